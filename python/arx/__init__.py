@@ -1,0 +1,56 @@
+"""Collective communication for Python on CPUs: all-reduce arrays in place, without MPI and without torch."""
+
+from arx import functional
+from arx._arx import Group, all_reduce, barrier, broadcast, build_info, is_initialized, world
+from arx._memory import empty, empty_like, zeros
+from arx._operations import ReduceOp
+from arx._world import init, local_rank, local_size, node_rank, num_nodes, rank, shutdown, size
+from arx.errors import (
+    AbortedError,
+    ArxError,
+    AuthError,
+    CollectiveTimeout,
+    InitError,
+    MismatchError,
+    PeerLostError,
+    RendezvousError,
+)
+
+__version__: str = build_info()["version"]
+
+__all__ = [
+    "AbortedError",
+    "ArxError",
+    "AuthError",
+    "CollectiveTimeout",
+    "Group",
+    "InitError",
+    "MismatchError",
+    "PeerLostError",
+    "ReduceOp",
+    "RendezvousError",
+    "__version__",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "build_info",
+    "empty",
+    "empty_like",
+    "functional",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "node_rank",
+    "num_nodes",
+    "rank",
+    "shutdown",
+    "size",
+    "world",
+    "zeros",
+]
+
+if build_info()["debug"]:
+    import warnings
+
+    warnings.warn("arx was built without --release and is slow", RuntimeWarning, stacklevel=2)

@@ -1,0 +1,7 @@
+"""`python -m arx` is the command `arx`."""
+
+import sys
+
+from arx.cli import main
+
+sys.exit(main())

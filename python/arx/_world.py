@@ -1,0 +1,179 @@
+"""Life of the world: finding this process's place, meeting the others, leaving."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from arx import _arx
+from arx.errors import InitError
+
+if TYPE_CHECKING:
+    from arx.launch.detect import Place
+
+# Says in the environment of a rank's children that the place described there is taken.
+_MARK = "ARX_TAKEN"
+
+_place: Place | None = None
+_joined: Counter[str] = Counter()
+_registered = False
+
+
+def init(
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    master: str | None = None,
+    job_id: str | None = None,
+    timeout: float | None = None,
+    transport: str = "auto",
+    secret: str | None = None,
+) -> _arx.Group:
+    """Join the job that this process was started in and return the group of all ranks, the world.
+
+    The place is found by itself, in this order: these arguments, `ARX_*`, torchrun's variables, `PMI_FD` (MPICH, Intel
+    MPI), Open MPI, a Slurm step, and else a world of one, in which every call works and changes nothing. `arx env` shows
+    what is found and why. All ranks must be on one host in this version.
+
+    Calling it again returns the same group. Nothing happens at import.
+
+    Args:
+        rank: this process's number, from 0; with `world_size`.
+        world_size: how many ranks there are.
+        master: address of rank 0 for jobs of several hosts; accepted when it names this host.
+        job_id: what the ranks of one job have in common and no other job on this host has.
+        timeout: seconds without progress after which any call of this group gives up, the forming of it included
+            (default 300, or `ARX_TIMEOUT`).
+        transport: "auto" or "shm".
+        secret: token of the job; on one host the operating system vouches for the user instead.
+
+    Raises:
+        InitError: the place is not well described, is taken, or is on several hosts.
+        RendezvousError: not all ranks came in time.
+        PeerLostError: a rank died meanwhile.
+    """
+    global _place
+    if _arx.is_initialized():
+        _check_again(rank, world_size, job_id)
+        return _arx.world()
+    if transport not in ("auto", "shm"):
+        msg = f"transport '{transport}' is not available in this version: 'auto' and 'shm' are"
+        raise InitError(msg)
+    del master, secret  # named by launchers of several hosts; one host needs neither
+    from arx.launch.detect import detect
+
+    if rank is None:
+        _refuse_heir()
+    place = detect(os.environ, rank=rank, world_size=world_size, job_id=job_id)
+    group = _arx.connect(
+        {
+            "rank": place.rank,
+            "world_size": place.world_size,
+            "job_id": place.job_id,
+            "generation": _joined[place.job_id],
+            "timeout": _seconds(timeout, "ARX_TIMEOUT", 300.0),
+            "spin_us": _seconds(None, "ARX_SPIN_US", None),
+            "tune": os.environ.get("ARX_TUNE"),
+            "algo": os.environ.get("ARX_ALGO", "auto"),
+        }
+    )
+    _joined[place.job_id] += 1
+    _place = place
+    if place.world_size > 1:
+        os.environ[_MARK] = f"{os.getpid()} {_identity()}"
+    _register()
+    return group
+
+
+def shutdown() -> None:
+    """Leave the world. Ranks that still need this one get `PeerLostError` at once. Harmless when called twice.
+
+    Done by itself at the end of the program. `init` may be called again afterwards, on all ranks.
+    """
+    global _place
+    _place = None
+    _arx.shutdown()
+
+
+def rank() -> int:
+    """Return this process's number in the world, from 0."""
+    return _arx.world().rank
+
+
+def size() -> int:
+    """Return the number of ranks in the world."""
+    return _arx.world().size
+
+
+def local_rank() -> int:
+    """Return this process's number among the ranks of its host."""
+    return _here().local_rank
+
+
+def local_size() -> int:
+    """Return the number of ranks on this host."""
+    return _here().local_size
+
+
+def node_rank() -> int:
+    """Return the number of this host."""
+    return _here().node_rank
+
+
+def num_nodes() -> int:
+    """Return the number of hosts."""
+    return _here().num_nodes
+
+
+def _here() -> Place:
+    _arx.world()  # raises the right error where there is none
+    assert _place is not None
+    return _place
+
+
+def _check_again(rank: int | None, world_size: int | None, job_id: str | None) -> None:
+    here = _here()
+    asked = {"rank": rank, "world_size": world_size, "job_id": job_id}
+    for key, value in asked.items():
+        if value is not None and value != getattr(here, key):
+            msg = f"arx is already initialised with {key}={getattr(here, key)!r}; init({key}={value!r}) needs arx.shutdown() first"
+            raise InitError(msg)
+
+
+def _identity() -> str:
+    """Return what distinguishes this launch from another one that this process might make for its children."""
+    names = ("ARX_JOB_ID", "ARX_RANK", "RANK", "MASTER_PORT", "PMI_FD", "PMI_RANK", "PMIX_NAMESPACE", "PMIX_RANK",
+             "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID")  # fmt: skip
+    return "|".join(os.environ.get(name, "") for name in names)
+
+
+def _refuse_heir() -> None:
+    """Raise in a child process that inherited the variables of a rank: the place they describe is its parent's."""
+    pid, _, identity = os.environ.get(_MARK, "").partition(" ")
+    if pid and pid != str(os.getpid()) and identity == _identity():
+        msg = (
+            f"process {os.getpid()} inherited the environment of a rank whose place is already taken by process {pid}: a child of a "
+            "rank is not a rank. Call arx.init() under `if __name__ == '__main__':`, or start ranks with `arx run`"
+        )
+        raise InitError(msg)
+
+
+def _seconds(given: float | None, variable: str, default: float | None) -> float | None:
+    text = os.environ.get(variable)
+    if given is not None or not text:
+        return default if given is None else float(given)
+    try:
+        return float(text)
+    except ValueError:
+        msg = f"{variable}={text!r} is not a number"
+        raise InitError(msg) from None
+
+
+def _register() -> None:
+    global _registered
+    if not _registered:
+        _registered = True
+        atexit.register(shutdown)
+        os.register_at_fork(after_in_child=_arx._after_fork_in_child)

@@ -1,0 +1,65 @@
+"""What became of each rank, and the last thing that `arx run` prints when one of them failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_RULE = "-" * 72
+_LAST_LINES = 20
+
+
+@dataclass
+class Outcome:
+    """One rank: its process, then how it ended."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    started: float
+    code: int = 0  # as subprocess has it: negative for a signal
+    lasted: float = 0.0
+    asked: bool = False  # the launcher sent it SIGTERM
+    forced: bool = False  # the launcher sent it SIGKILL
+
+    def end(self, code: int) -> None:
+        """The process was reaped."""
+        self.code = code
+        self.lasted = time.monotonic() - self.started
+        self.process.returncode = code  # else Popen, which did not see it, would look for it
+
+    def __str__(self) -> str:
+        if self.forced and self.code == -signal.SIGKILL:
+            return "killed by the launcher, since SIGTERM did not end it"
+        if self.asked and self.code == -signal.SIGTERM:
+            return "ended by the launcher (SIGTERM)"
+        return f"exit code {self.code}" if self.code >= 0 else f"killed by {_signal_name(-self.code)}"
+
+
+def failure_report(first: Outcome, all_ranks: Sequence[Outcome], stderr: bytes, log_dir: str | None) -> str:
+    """Which rank failed first, how, its last lines again (they may have scrolled away), and what the others did."""
+    rank, size = first.rank, len(all_ranks)
+    lines = [_RULE, f"arx run: rank {rank} of {size} failed{' first' if size > 1 else ''}: {first}"]
+    lines[-1] += f" (pid {first.process.pid}, after {first.lasted:.1f} s)"
+    if first.code == -signal.SIGKILL:
+        lines.append("  if nobody sent that signal, the kernel did because memory ran out: see `dmesg | grep -i oom`")
+    if size > 1:
+        lines += [f"  | {line}" for line in stderr.decode(errors="backslashreplace").splitlines()[-_LAST_LINES:]]
+    others: dict[str, list[str]] = {}
+    for outcome in all_ranks:
+        if outcome is not first:
+            others.setdefault(str(outcome), []).append(str(outcome.rank))
+    lines += [f"  rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {what}" for what, ranks in others.items()]
+    if log_dir is not None:
+        lines.append(f"  all that rank {rank} wrote: {os.path.join(log_dir, f'rank-{rank}.log')}")
+    return "\n".join([*lines, ""])
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -1,0 +1,85 @@
+//! What lies where in the segment: arithmetic only.
+
+/// Sizes that rank 0 decides and every rank shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub world: usize,
+    /// Bytes of what all ranks share (bell, alarm, roster, …).
+    pub control: usize,
+    /// Bytes of what one rank writes and the others look at.
+    pub board: usize,
+    /// Bytes of one rank's staging ring.
+    pub ring: usize,
+    /// Bytes of one rank's heap.
+    pub heap: usize,
+}
+
+/// Everything large starts on a boundary of a huge page.
+const BLOCK: usize = 2 << 20;
+
+/// Room for shifting each rank's ring by a different amount.
+const SHIFTS: usize = 64 << 10;
+
+/// 46 bits: half of what a process can map on x86-64 and aarch64 with four-level page tables.
+const ADDRESSES: usize = 1 << 46;
+
+impl Layout {
+    pub fn new(world: usize, control: usize, board: usize, ring: usize, memory: usize) -> Layout {
+        let heap = up(memory.min(ADDRESSES / world), BLOCK);
+        Layout { world, control: up(control, BLOCK), board: up(board, 4096), ring, heap }
+    }
+
+    fn region(&self) -> usize {
+        self.heap_start() + self.heap
+    }
+
+    /// Where the heap starts within a region.
+    fn heap_start(&self) -> usize {
+        up(self.board + self.ring + SHIFTS, BLOCK)
+    }
+
+    /// Length of the whole segment.
+    pub fn total(&self) -> usize {
+        self.control + self.world * self.region()
+    }
+
+    pub fn board_of(&self, rank: usize) -> usize {
+        self.control + rank * self.region()
+    }
+
+    /// Bases differ in their low bits from rank to rank: memory that is read and written in step would otherwise
+    /// compete for the same cache sets (four times slower, measured).
+    pub fn ring_of(&self, rank: usize) -> usize {
+        self.board_of(rank) + self.board + (rank % 128) * 7 * 64
+    }
+
+    pub fn heap_of(&self, rank: usize) -> usize {
+        self.board_of(rank) + self.heap_start()
+    }
+}
+
+pub fn up(value: usize, to: usize) -> usize {
+    value.div_ceil(to) * to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_follow_each_other_without_overlap() {
+        for world in [1, 2, 3, 9, 128, 1024] {
+            let layout = Layout::new(world, 300_000, 9_000, 4 << 20, 24 << 30);
+            let mut end = layout.control;
+            for rank in 0..world {
+                assert_eq!(layout.board_of(rank), end);
+                assert!(layout.ring_of(rank) >= layout.board_of(rank) + layout.board);
+                assert!(layout.ring_of(rank) + layout.ring <= layout.heap_of(rank));
+                assert_eq!(layout.heap_of(rank) % BLOCK, 0);
+                end = layout.heap_of(rank) + layout.heap;
+            }
+            assert_eq!(end, layout.total());
+            assert!(layout.total() < 1 << 47);
+        }
+    }
+}

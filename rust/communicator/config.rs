@@ -1,0 +1,70 @@
+//! How a group is to be formed, and the settings that the environment may change.
+
+use std::time::Duration;
+
+use crate::direct::Tuning;
+use crate::error::{Error, Rank, Result};
+use crate::health::MAX_WORLD;
+use crate::machine;
+
+/// Spinning longer than this costs the others more than a wake-up costs this rank.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Place and settings of one rank.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub rank: Rank,
+    pub world: u32,
+    pub job_id: String,
+    /// How often this process has formed a group of this job id before.
+    pub generation: u32,
+    pub timeout: Duration,
+    /// `ARX_SPIN_US`.
+    pub spin: Option<Duration>,
+    /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304`, any of them; rank 0's word counts for all.
+    pub tune: Option<String>,
+}
+
+impl Config {
+    pub(super) fn check(&self) -> Result<()> {
+        if self.world as usize > MAX_WORLD {
+            return Err(Error::Init(format!("{} ranks on one host; at most {MAX_WORLD} are supported", self.world)));
+        }
+        if self.rank >= self.world {
+            return Err(Error::Init(format!("rank {} of a world of {}: ranks go from 0", self.rank, self.world)));
+        }
+        let known = ["chunk", "round", "symmetric", "ring"];
+        for word in self.tune.iter().flat_map(|t| t.split(',')).filter(|w| !w.is_empty()) {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            if !known.contains(&key) || value.parse::<usize>().is_err() {
+                return Err(Error::Init(format!("ARX_TUNE: '{word}' is not one of {}=BYTES", known.join("=, "))));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn spin(&self, crowd: bool) -> Duration {
+        self.spin.unwrap_or(if crowd { Duration::ZERO } else { SPIN })
+    }
+
+    fn tuned(&self, key: &str) -> Option<usize> {
+        let pairs = self.tune.as_deref()?.split(',').filter_map(|word| word.split_once('='));
+        pairs.filter(|(k, _)| *k == key).find_map(|(_, value)| value.parse().ok())
+    }
+
+    /// Larger than the second-level cache (why: `direct/ring.rs`), and at most 8 MiB with what surrounds it.
+    pub(super) fn ring(&self) -> usize {
+        let ring = (2 * machine::second_level_cache()).clamp(4 << 20, 7 << 20);
+        self.tuned("ring").unwrap_or(ring).clamp(1 << 20, 64 << 20).next_multiple_of(64 << 10)
+    }
+
+    pub(super) fn tuning(&self) -> Tuning {
+        // Three pieces at least must fit into the ring: one staged, one read, one on its way.
+        let cap = self.ring() / 8;
+        Tuning {
+            chunk: self.tuned("chunk").unwrap_or(128 << 10).clamp(64, cap).next_multiple_of(64),
+            round: self.tuned("round").unwrap_or(256 << 10).clamp(64, cap).next_multiple_of(64),
+            symmetric: self.tuned("symmetric").unwrap_or(4 << 20),
+        }
+    }
+}

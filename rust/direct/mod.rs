@@ -1,0 +1,257 @@
+//! The direct path: collectives among ranks that can read each other's memory. Arrive, read, leave; no messages.
+//!
+//! ```text
+//! arrive:  write what I bring (payload, or where my array is) and a fingerprint of the call into my arrival line
+//!          wait for everybody's line; if one differs, nobody moves any data
+//! then, by size and by where the arrays are:
+//!   lines      up to 1 KiB: the payload came with the arrival; every rank combines all of them, in rank order
+//!   staged     private arrays: chunk by chunk through each rank's staging ring, copying one chunk while the next is reduced
+//!   symmetric  large arrays made by `arx.empty`: each rank combines its part straight out of, and into, everybody's array
+//! in a crowd (more ranks than cores) the last to arrive looks at all lines, and combines small payloads, for everybody
+//! ```
+//! Every path combines contributions in rank order and computes each element either once, or on every rank by the same
+//! instructions in the same order, so that all ranks hold the same bits.
+//!
+//! `board` holds all words and bytes that ranks share, and why a line may be written again. This room knows neither
+//! Python nor how ranks found each other; it is told by [`Wait`] when to give up, and leaves to the communicator what to
+//! say then.
+
+pub mod board;
+mod broadcast;
+mod crowd;
+mod lines;
+mod ring;
+mod staged;
+mod symmetric;
+
+use std::cell::Cell;
+
+use crate::kernels::{Bytes, Reducer};
+use crate::sync::Ordering;
+use crate::wait::{Stop, Wait};
+
+pub use board::{Board, Boards, Code, Control, PAYLOAD, Place};
+
+/// Sizes at which one way becomes better than another, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Two ranks: unit in which an array passes through the ring.
+    pub chunk: usize,
+    /// Three ranks and more: bytes of the array per round, all parts together.
+    pub round: usize,
+    /// From here on symmetric arrays are combined in place.
+    pub symmetric: usize,
+}
+
+/// Which way a call takes; all ranks come to the same answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// By size and memory.
+    Auto,
+    Lines,
+    Staged,
+    Symmetric,
+}
+
+impl Algorithm {
+    pub const ALL: [Algorithm; 4] = [Algorithm::Auto, Algorithm::Lines, Algorithm::Staged, Algorithm::Symmetric];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Auto => "auto",
+            Algorithm::Lines => "lines",
+            Algorithm::Staged => "staged",
+            Algorithm::Symmetric => "symmetric",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL.into_iter().find(|a| a.name() == name)
+    }
+}
+
+/// One collective call, as far as ranks must agree on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// Number of the call in its group, from 1.
+    pub sequence: u64,
+    /// Equal on two ranks exactly when they made the same call (up to hash collisions of 64 bits).
+    pub fingerprint: u64,
+    pub algorithm: Algorithm,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    Agreed,
+    /// Somebody came with another call, or refused; no data has moved.
+    Differs,
+}
+
+/// One rank's end of the direct path.
+#[derive(Debug)]
+pub struct Direct {
+    boards: Boards,
+    me: usize,
+    world: usize,
+    /// More ranks than cores.
+    crowd: bool,
+    tuning: Tuning,
+    /// Where in the stream through the rings the next call begins; the same on every rank between calls.
+    position: u64,
+    /// Up to here my ring may be written: everybody has read what was there before.
+    free_until: u64,
+}
+
+impl Direct {
+    pub fn new(boards: Boards, me: usize, crowd: bool, tuning: Tuning) -> Direct {
+        let free_until = boards.ring_len() as u64;
+        Direct { world: boards.world(), boards, me, crowd, tuning, position: 0, free_until }
+    }
+
+    pub fn boards(&self) -> &Boards {
+        &self.boards
+    }
+
+    pub fn is_crowd(&self) -> bool {
+        self.crowd
+    }
+
+    /// All ranks have arrived when this returns.
+    pub fn barrier(&self, turn: &Turn, wait: &mut Wait<'_>) -> Result<Verdict, Stop> {
+        self.arrive(turn, Place { symmetric: None, staged: 0 });
+        self.gather(turn, wait)
+    }
+
+    /// `dst` = combination of everybody's `src`, on every rank. `dst` may be `src`.
+    pub fn all_reduce(
+        &mut self,
+        turn: &Turn,
+        wait: &mut Wait<'_>,
+        reducer: Reducer,
+        dst: Bytes<'_>,
+        src: Bytes<'_>,
+    ) -> Result<Verdict, Stop> {
+        match turn.algorithm {
+            Algorithm::Auto | Algorithm::Lines if src.len() <= PAYLOAD => {
+                if self.crowd {
+                    self.all_reduce_crowd(turn, wait, reducer, dst, src)
+                } else {
+                    self.all_reduce_lines(turn, wait, reducer, dst, src)
+                }
+            }
+            _ => self.all_reduce_large(turn, wait, reducer, dst, src),
+        }
+    }
+
+    fn all_reduce_large(
+        &mut self,
+        turn: &Turn,
+        wait: &mut Wait<'_>,
+        reducer: Reducer,
+        dst: Bytes<'_>,
+        src: Bytes<'_>,
+    ) -> Result<Verdict, Stop> {
+        let symmetric = match (self.wants_symmetric(turn, src.len()), self.boards.offset_of(src)) {
+            (true, Some(input)) => self.boards.offset_of(dst).map(|output| (input, output)),
+            _ => None,
+        };
+        if symmetric.is_none() {
+            return self.all_reduce_staged(turn, wait, reducer, dst, src);
+        }
+        self.arrive(turn, Place { symmetric, staged: self.position });
+        if self.gather(turn, wait)? == Verdict::Differs {
+            return Ok(Verdict::Differs);
+        }
+        if (0..self.world).all(|rank| self.place(turn, rank).symmetric.is_some()) {
+            self.all_reduce_symmetric(turn, wait, reducer, dst, src)
+        } else {
+            self.all_reduce_staged_rest(turn, wait, reducer, dst, src, None)
+        }
+    }
+
+    fn wants_symmetric(&self, turn: &Turn, len: usize) -> bool {
+        turn.algorithm == Algorithm::Symmetric || turn.algorithm == Algorithm::Auto && len >= self.tuning.symmetric
+    }
+
+    /// Publishes this rank's arrival, without waiting for anybody.
+    #[inline]
+    fn arrive(&self, turn: &Turn, place: Place) {
+        let head = &self.boards.of(self.me).arrival(turn.sequence).head;
+        head.set_place(place);
+        head.post(turn.sequence, turn.fingerprint, Code::Ready);
+        self.after_arrival(turn);
+    }
+
+    /// Waits for everybody's arrival.
+    #[inline]
+    fn gather(&self, turn: &Turn, wait: &mut Wait<'_>) -> Result<Verdict, Stop> {
+        if self.crowd {
+            return self.await_meeting(turn, wait);
+        }
+        let mut agreed = true;
+        // Starting with the right neighbour, so that not all ranks look at the same line at the same time.
+        for rank in (self.me + 1..self.world).chain(0..self.me) {
+            let head = &self.boards.of(rank).arrival(turn.sequence).head;
+            wait.until(|| head.arrived(turn.sequence))?;
+            agreed &= head.agrees(turn.fingerprint);
+        }
+        Ok(if agreed { Verdict::Agreed } else { Verdict::Differs })
+    }
+
+    /// Arrives at call `sequence` with nothing but a reason for not taking part. Does not wait, so that the caller can
+    /// report the mistake at once.
+    pub fn refuse(&self, sequence: u64, reason: &str) {
+        let board = self.boards.of(self.me);
+        board.note(sequence).write(sequence, reason);
+        board.arrival(sequence).head.post(sequence, 0, Code::Refused);
+        self.after_arrival(&Turn { sequence, fingerprint: 0, algorithm: Algorithm::Auto });
+    }
+
+    /// Tells the others what this rank called, once it is clear that calls differ.
+    pub fn note(&self, sequence: u64, text: &str) {
+        self.boards.of(self.me).note(sequence).write(sequence, text);
+        self.boards.control().bell.ring();
+    }
+
+    fn after_arrival(&self, turn: &Turn) {
+        if self.crowd {
+            self.enter_meeting(turn);
+        } else {
+            self.boards.control().bell.ring();
+        }
+    }
+
+    #[inline]
+    fn place(&self, turn: &Turn, rank: usize) -> Place {
+        self.boards.of(rank).arrival(turn.sequence).head.place()
+    }
+
+    /// Stores this rank's progress and tells those who wait for it.
+    #[inline]
+    fn advance(&self, word: impl Fn(&board::Progress) -> &crate::sync::AtomicU64, value: u64) {
+        // publishes: the bytes of ring or array that this rank wrote before
+        word(&self.boards.of(self.me).progress).store(value, Ordering::Release);
+        self.boards.control().bell.ring();
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        (self.me + 1..self.world).chain(0..self.me)
+    }
+
+    /// Runs `f` on one source a rank, in rank order.
+    #[inline]
+    fn sources<'a>(&self, of: impl Fn(usize) -> Bytes<'a>, f: impl FnOnce(&[Bytes<'a>])) {
+        const FEW: usize = 8;
+        if self.world <= FEW {
+            let none: Bytes<'a> = &[] as &[Cell<u8>];
+            let mut few = [none; FEW];
+            for (rank, slot) in few.iter_mut().enumerate().take(self.world) {
+                *slot = of(rank);
+            }
+            f(&few[..self.world]);
+        } else {
+            f(&(0..self.world).map(of).collect::<Vec<_>>());
+        }
+    }
+}

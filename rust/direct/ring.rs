@@ -1,0 +1,99 @@
+//! The staging rings as one stream of bytes.
+//!
+//! Every rank has a ring; the position in it is the same on all ranks and never goes back. A piece never wraps: where it
+//! would, the rest of the ring is skipped. The ring is larger than the second-level cache, on purpose: a line must have
+//! left for the shared cache before it is written again. With a smaller ring ("slot 0 again") each write takes the line
+//! out of the reader's cache and each read pulls it dirty out of the writer's: two to four times slower, measured.
+
+use std::ops::Range;
+
+use crate::kernels;
+use crate::kernels::Bytes;
+use crate::sync::Ordering;
+use crate::wait::{Stop, Wait};
+
+use super::{Direct, Turn};
+
+/// A part of the array and its place in the stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Bytes of the array.
+    pub span: Range<usize>,
+    /// Position in the stream; the piece ends at `end`.
+    pub start: u64,
+    pub end: u64,
+}
+
+/// Where `size` bytes go, at `position` or behind it.
+pub(super) fn place(position: u64, size: usize, ring: usize) -> (u64, u64) {
+    let rest = ring as u64 - position % ring as u64;
+    let start = if size as u64 > rest { position + rest } else { position };
+    (start, start + (size as u64).next_multiple_of(64))
+}
+
+impl Direct {
+    /// Waits until `[.., end)` of my ring may be written.
+    pub(super) fn make_room(&mut self, end: u64, wait: &mut Wait<'_>) -> Result<(), Stop> {
+        if end <= self.free_until {
+            return Ok(());
+        }
+        let ring = self.boards.ring_len() as u64;
+        let mut least = u64::MAX;
+        for rank in self.others() {
+            let read = &self.boards.of(rank).progress.read;
+            // acquires: the reader's loads are done before mine may overwrite
+            wait.until(|| read.load(Ordering::Acquire) + ring >= end)?;
+            least = least.min(read.load(Ordering::Acquire));
+        }
+        self.free_until = least + ring;
+        Ok(())
+    }
+
+    /// Waits until `rank` has staged its input up to `end`; the first piece may have come with its arrival.
+    #[inline]
+    pub(super) fn await_staged(&self, turn: &Turn, rank: usize, end: u64, wait: &mut Wait<'_>) -> Result<(), Stop> {
+        if self.place(turn, rank).staged >= end {
+            return Ok(());
+        }
+        let staged = &self.boards.of(rank).progress.staged;
+        wait.until(|| staged.load(Ordering::Acquire) >= end)
+    }
+
+    /// Copies a piece of `src` into my ring, without announcing it.
+    pub(super) fn stage(&mut self, piece: &Piece, src: Bytes<'_>, wait: &mut Wait<'_>) -> Result<(), Stop> {
+        self.make_room(piece.end, wait)?;
+        kernels::copy(self.boards.ring(self.me, piece.start, piece.span.len()), &src[piece.span.clone()]);
+        Ok(())
+    }
+
+    /// The piece of an array of `len` bytes that follows `at` bytes, `chunk` bytes long at most.
+    pub(super) fn piece(&self, at: usize, position: u64, len: usize, chunk: usize) -> Option<Piece> {
+        let span = at..len.min(at + chunk);
+        let (start, end) = place(position, span.len(), self.boards.ring_len());
+        (at < len).then_some(Piece { span, start, end })
+    }
+
+    /// The call is over: the stream stands at `position` on every rank, and this one has read all of it.
+    pub(super) fn leave_ring(&mut self, position: u64) {
+        self.position = position;
+        self.advance(|p| &p.read, position);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::place;
+
+    #[test]
+    fn pieces_never_wrap_and_never_go_back() {
+        let ring = 4096;
+        let mut position = 0;
+        for size in [1, 64, 65, 4096, 100, 4095, 3000, 2000, 1, 4096] {
+            let (start, end) = place(position, size, ring);
+            assert!(start >= position && end >= start + size as u64);
+            assert!(start as usize % ring + size <= ring, "{size} at {start} wraps");
+            assert_eq!(end % 64, 0);
+            position = end;
+        }
+    }
+}

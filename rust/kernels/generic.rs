@@ -1,0 +1,247 @@
+//! The loop that all kernels are, written once, without a machine in mind.
+//!
+//! The idea, for a block of a few vectors at a time:
+//!
+//! ```text
+//! for each block of dst:
+//!     acc = load(srcs[0][block])
+//!     for each further source:  acc = join(acc, load(source[block]))
+//!     dst[block] = finish(acc, number of sources)
+//! ```
+//!
+//! Reasons for what looks odd:
+//!
+//! * *Blocks.* The destination may be one of the sources, so a loop over elements could not be vectorised: the compiler has to
+//!   assume that a store changes the next load. Here all loads of a block come before its first store, into local arrays that
+//!   nothing can alias; the loops over them have a constant length, vectorise, unroll, and the arrays end up in registers.
+//!   One code path serves every aliasing, which is also what makes it impossible for the result to depend on it.
+//! * *`#[inline(always)]` everywhere.* A shell (`x86.rs`, `aarch64.rs`) turns instructions on for one function; only what is
+//!   inlined into it is compiled for them.
+//! * *Two sources are special.* Two ranks on a host is the case where a reduction is nothing but memory traffic; the number of
+//!   sources is a constant there.
+//! * *`Machine`.* What the compiler does not find by itself: float16 conversion in one instruction, and prefetching.
+//!
+//! Known cost: up to `NARROW` - 1 elements at the end of a call go one at a time, a few nanoseconds each at worst.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use super::Bytes;
+use super::cast::{Plain, typed};
+use super::half;
+
+/// One reduction, element by element: what a dtype and an operation come down to.
+pub(super) trait Elementwise {
+    /// What lies in memory.
+    type Elem: Plain;
+    /// What is carried from source to source.
+    type Acc: Copy + Default;
+
+    fn load(x: Self::Elem) -> Self::Acc;
+    fn join(acc: Self::Acc, next: Self::Acc) -> Self::Acc;
+    fn finish(acc: Self::Acc, count: usize) -> Self::Elem;
+}
+
+/// What the loop calls: the same for a block, so that a conversion can use an instruction of the machine for many elements.
+pub(super) trait Fold {
+    type Elem: Plain;
+    type Acc: Copy + Default;
+
+    fn load<M: Machine, const N: usize>(machine: M, x: [Self::Elem; N]) -> [Self::Acc; N];
+    fn join(acc: Self::Acc, next: Self::Acc) -> Self::Acc;
+    fn finish<M: Machine, const N: usize>(machine: M, acc: [Self::Acc; N], count: usize) -> [Self::Elem; N];
+}
+
+impl<F: Elementwise> Fold for F {
+    type Elem = F::Elem;
+    type Acc = F::Acc;
+    #[inline(always)]
+    fn load<M: Machine, const N: usize>(_machine: M, x: [F::Elem; N]) -> [F::Acc; N] {
+        each(x, F::load)
+    }
+    #[inline(always)]
+    fn join(acc: F::Acc, next: F::Acc) -> F::Acc {
+        F::join(acc, next)
+    }
+    #[inline(always)]
+    fn finish<M: Machine, const N: usize>(_machine: M, acc: [F::Acc; N], count: usize) -> [F::Elem; N] {
+        each(acc, |acc| F::finish(acc, count))
+    }
+}
+
+/// What a set of instructions adds to the portable code. The results are the same bits; only the time differs.
+pub(super) trait Machine: Copy {
+    fn widen_f16<const N: usize>(self, x: [u16; N]) -> [f32; N];
+    fn narrow_f16<const N: usize>(self, x: [f32; N]) -> [u16; N];
+    /// Asks for the cache lines of one block, `PREFETCH` bytes further on than `block`.
+    fn prefetch<T, const N: usize>(self, block: &[Cell<T>; N]);
+}
+
+/// `f` of every element. A plain loop: `array::map` does not reliably vectorise at this length.
+#[inline(always)]
+pub(super) fn each<A: Copy, B: Copy + Default, const N: usize>(x: [A; N], f: impl Fn(A) -> B) -> [B; N] {
+    let mut y = [B::default(); N];
+    for i in 0..N {
+        y[i] = f(x[i]);
+    }
+    y
+}
+
+/// The operands of one call as elements: all of one length.
+trait Operands {
+    type Elem: Plain;
+    fn count(&self) -> usize;
+    fn get(&self, k: usize) -> &[Cell<Self::Elem>];
+}
+
+/// Two operands, cast once.
+struct Two<'a, T>([&'a [Cell<T>]; 2]);
+
+impl<T: Plain> Operands for Two<'_, T> {
+    type Elem = T;
+    #[inline(always)]
+    fn count(&self) -> usize {
+        2
+    }
+    #[inline(always)]
+    fn get(&self, k: usize) -> &[Cell<T>] {
+        self.0[k]
+    }
+}
+
+/// Any number of operands; there is no place to keep their casts, so a block casts what it needs.
+struct Many<'a, T>(&'a [Bytes<'a>], PhantomData<T>);
+
+impl<T: Plain> Operands for Many<'_, T> {
+    type Elem = T;
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+    #[inline(always)]
+    fn get(&self, k: usize) -> &[Cell<T>] {
+        typed(self.0[k])
+    }
+}
+
+/// `dst[i] = finish(srcs[0][i] (+) srcs[1][i] (+) ...)`, in that order.
+#[inline(always)]
+pub(super) fn reduce<M: Machine, F: Fold>(machine: M, dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
+    let dst = typed::<F::Elem>(dst);
+    if let [a, b] = *srcs {
+        // The same length again, for the compiler, which then drops the checks in the loop.
+        let operands = Two([&typed(a)[..dst.len()], &typed(b)[..dst.len()]]);
+        reduce_operands::<M, F>(machine, dst, &operands);
+    } else {
+        reduce_operands::<M, F>(machine, dst, &Many(srcs, PhantomData));
+    }
+}
+
+/// Elements of a block: 256 bytes, four of the widest registers, but never less than 64. A shorter loop over a block would be
+/// unrolled before it can be vectorised.
+#[inline(always)]
+fn reduce_operands<M: Machine, F: Fold>(machine: M, dst: &[Cell<F::Elem>], operands: &impl Operands<Elem = F::Elem>) {
+    // Constants for the compiler, which keeps one arm.
+    match size_of::<F::Elem>() {
+        1 => reduce_blocks::<M, F, 256>(machine, dst, operands),
+        2 => reduce_blocks::<M, F, 128>(machine, dst, operands),
+        _ => reduce_blocks::<M, F, 64>(machine, dst, operands),
+    }
+}
+
+#[inline(always)]
+fn reduce_blocks<M: Machine, F: Fold, const N: usize>(
+    machine: M,
+    dst: &[Cell<F::Elem>],
+    operands: &impl Operands<Elem = F::Elem>,
+) {
+    let (blocks, rest) = dst.as_chunks::<N>();
+    for (b, block) in blocks.iter().enumerate() {
+        let operand = &operands.get(0).as_chunks::<N>().0[b];
+        machine.prefetch(operand);
+        let mut acc = F::load(machine, read(operand));
+        for k in 1..operands.count() {
+            let operand = &operands.get(k).as_chunks::<N>().0[b];
+            machine.prefetch(operand);
+            acc = join::<F, N>(acc, F::load(machine, read(operand)));
+        }
+        write(block, F::finish(machine, acc, operands.count()));
+    }
+    let done = dst.len() - rest.len();
+    if rest.len() >= PADDED {
+        let mut acc = F::load(machine, read_padded::<_, N>(&operands.get(0)[done..]));
+        for k in 1..operands.count() {
+            acc = join::<F, N>(acc, F::load(machine, read_padded::<_, N>(&operands.get(k)[done..])));
+        }
+        write_padded(rest, F::finish(machine, acc, operands.count()));
+    } else {
+        for (i, cell) in rest.iter().enumerate() {
+            let mut acc = F::load(machine, [operands.get(0)[done + i].get()]);
+            for k in 1..operands.count() {
+                acc = join::<F, 1>(acc, F::load(machine, [operands.get(k)[done + i].get()]));
+            }
+            let [x] = F::finish(machine, acc, operands.count());
+            cell.set(x);
+        }
+    }
+}
+
+/// From here on a block that is filled up with zeros is faster than single elements.
+const PADDED: usize = 16;
+
+#[inline(always)]
+fn join<F: Fold, const N: usize>(mut acc: [F::Acc; N], next: [F::Acc; N]) -> [F::Acc; N] {
+    for i in 0..N {
+        acc[i] = F::join(acc[i], next[i]);
+    }
+    acc
+}
+
+#[inline(always)]
+fn read<T: Plain, const N: usize>(block: &[Cell<T>; N]) -> [T; N] {
+    let mut x = [T::default(); N];
+    for i in 0..N {
+        x[i] = block[i].get();
+    }
+    x
+}
+
+#[inline(always)]
+fn read_padded<T: Plain, const N: usize>(rest: &[Cell<T>]) -> [T; N] {
+    let mut x = [T::default(); N];
+    for (x, cell) in x.iter_mut().zip(rest) {
+        *x = cell.get();
+    }
+    x
+}
+
+#[inline(always)]
+fn write<T: Plain, const N: usize>(block: &[Cell<T>; N], x: [T; N]) {
+    for i in 0..N {
+        block[i].set(x[i]);
+    }
+}
+
+#[inline(always)]
+fn write_padded<T: Plain, const N: usize>(rest: &[Cell<T>], x: [T; N]) {
+    for (cell, x) in rest.iter().zip(x) {
+        cell.set(x);
+    }
+}
+
+/// No more than the language itself: what the compiler makes of the loop for the oldest machine of the target.
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+impl Machine for Portable {
+    #[inline(always)]
+    fn widen_f16<const N: usize>(self, x: [u16; N]) -> [f32; N] {
+        each(x, half::widen_f16)
+    }
+    #[inline(always)]
+    fn narrow_f16<const N: usize>(self, x: [f32; N]) -> [u16; N] {
+        each(x, half::narrow_f16)
+    }
+    #[inline(always)]
+    fn prefetch<T, const N: usize>(self, _block: &[Cell<T>; N]) {}
+}

@@ -1,0 +1,47 @@
+//! arx: collective communication for Python on CPUs. The core.
+//!
+//! ```text
+//!   user code ──► python/arx  (API, launcher)                                   thin: checks, calls, returns
+//!                      │
+//!                   python/   the only room that names pyo3
+//!                      │
+//!                 communicator   one group: what was called, by whom, what to say when it fails
+//!              ┌───────┼───────────────┐
+//!        rendezvous/   │            health     who is alive
+//!              │   direct/  lines · staged · symmetric · crowd: arrive, read, leave
+//!              │       │        │
+//!              └──► arena/   kernels/  (SIMD)    wait     one shared memfd; element-wise code; how to wait
+//!                      dtype · error · sync       leaves
+//! ```
+//!
+//! **Invariants** (a test reads the `use crate::` lines and fails on an arrow that is not in the picture)
+//! 1. `kernels` knows no ranks, `direct` knows neither Python nor how ranks met, `arena` knows no collective.
+//! 2. `unsafe` stays in `arena/segment`, `direct/board`, `kernels/{cast, copy, x86, aarch64}` and `python/`; each of these
+//!    files says `#![allow(unsafe_code)]` and every block has its `SAFETY`.
+//! 3. Once a group is connected only `wait` blocks, and nothing waits without a deadline and a look at the alarm.
+//! 4. Every rank ends with the same bits, on every run, whatever the order of arrival.
+//! 5. No thread of arx attaches to Python, except the caller's own.
+#![deny(unsafe_code)]
+
+pub mod dtype;
+pub mod error;
+pub mod sync;
+pub mod wait;
+
+pub mod kernels;
+
+#[cfg(not(loom))]
+pub mod arena;
+#[cfg(not(loom))]
+pub mod communicator;
+#[cfg(not(loom))]
+pub mod direct;
+#[cfg(not(loom))]
+pub mod health;
+#[cfg(not(loom))]
+pub mod machine;
+#[cfg(not(loom))]
+pub mod rendezvous;
+
+#[cfg(all(feature = "python", not(loom)))]
+mod python;

@@ -1,0 +1,44 @@
+//! The Python module `arx._arx`: the only room that names pyo3. Arguments are checked and turned into memory, calls are
+//! handed to the communicator, errors become exceptions. Nothing here knows an algorithm.
+
+mod arguments;
+mod arrays;
+mod dlpack;
+mod errors;
+mod group;
+mod host;
+mod interface;
+mod memory;
+mod strided;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::kernels::{Isa, chosen};
+
+/// Facts about this build and this machine: `version`, `debug`, `simd` (the instruction set in use) and `simd_available`.
+#[pyfunction]
+fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let info = PyDict::new(py);
+    info.set_item("version", env!("CARGO_PKG_VERSION"))?;
+    info.set_item("debug", cfg!(debug_assertions))?;
+    info.set_item("simd", chosen().map_or_else(|why| why, |isa| isa.name().to_owned()))?;
+    info.set_item("simd_available", Isa::available().iter().map(|isa| isa.name()).collect::<Vec<_>>())?;
+    Ok(info)
+}
+
+#[pymodule]
+fn _arx(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(build_info, m)?)?;
+    m.add_function(wrap_pyfunction!(group::connect, m)?)?;
+    m.add_function(wrap_pyfunction!(group::world, m)?)?;
+    m.add_function(wrap_pyfunction!(group::is_initialized, m)?)?;
+    m.add_function(wrap_pyfunction!(group::shutdown, m)?)?;
+    m.add_function(wrap_pyfunction!(group::after_fork_in_child, m)?)?;
+    m.add_function(wrap_pyfunction!(group::all_reduce, m)?)?;
+    m.add_function(wrap_pyfunction!(group::broadcast, m)?)?;
+    m.add_function(wrap_pyfunction!(group::barrier, m)?)?;
+    m.add_class::<group::Group>()?;
+    m.add_class::<memory::Block>()?;
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! How a rank waits for another: spin, yield, sleep. The only room that blocks once a group is connected.
+//!
+//! ```text
+//! until(ready):
+//!     spin while the peer is probably running on another core        (nobody spins in a crowd)
+//!     a few sched_yield: the peer is probably runnable on this core
+//!     repeat: sleep on the bell, at most SLICE; look at ready, the alarm, signals, the deadline
+//! ```
+//! The publisher of a word that others wait for stores it and then rings the bell. Ringing costs one fence and one load
+//! of a line that nobody writes as long as nobody sleeps: the wake-up call is made only when a waiter is registered.
+//! Both sides follow Dekker's pattern (store, full fence, load the other's word), so one of them always sees the other.
+//!
+//! Futexes here are shared ones (no `FUTEX_PRIVATE_FLAG`): waiter and waker are different processes.
+//!
+//! This room knows neither ranks nor calls: what to wait for, and whether waiting still makes sense, are closures.
+
+use std::time::{Duration, Instant};
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Padded, fence, spin};
+
+/// Longest sleep. The peer that should ring may be dead and the signal may have come just before the sleep, so both
+/// are looked at this often: 50 ms is a quarter of the promised reaction time and costs 20 wake-ups a second.
+pub const SLICE: Duration = Duration::from_millis(50);
+
+/// Between looks at the clock while spinning.
+const SPINS_PER_LOOK: u32 = 32;
+
+/// Measured with 4 and 8 ranks on 2 cores: fewer yields sleep too early, more only delay the sleep.
+const YIELDS: u32 = 20;
+
+/// Sleepers of a group meet here. Lives in shared memory.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Bell {
+    waiters: Padded<AtomicU32>,
+    events: Padded<Futex>,
+}
+
+impl Bell {
+    /// To be called after the store that others may wait for.
+    #[inline]
+    pub fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiters.load(Ordering::Relaxed) != 0 {
+            self.events.advance();
+        }
+    }
+
+    /// Wakes everybody, whether or not a waiter is registered: for events that must not be missed.
+    pub fn ring_all(&self) {
+        fence(Ordering::SeqCst);
+        self.events.advance();
+    }
+
+    /// Sleeps until the bell rings, `SLICE` has passed or a signal arrives, unless `ready` already holds. Whether it was
+    /// a signal.
+    pub fn sleep(&self, ready: &mut dyn FnMut() -> bool) -> bool {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let seen = self.events.current();
+        fence(Ordering::SeqCst);
+        let signal = !ready() && self.events.wait(seen);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        signal
+    }
+}
+
+use futex::Futex;
+
+#[cfg(not(loom))]
+mod futex {
+    use super::{AtomicU32, Ordering, SLICE};
+    use rustix::io::Errno;
+    use rustix::thread::futex;
+
+    /// A counter that can be slept on.
+    #[repr(transparent)]
+    #[derive(Debug, Default)]
+    pub struct Futex(AtomicU32);
+
+    impl Futex {
+        pub fn current(&self) -> u32 {
+            self.0.load(Ordering::SeqCst)
+        }
+
+        pub fn advance(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            // A wake can only fail for an address that is not mapped; this one is borrowed.
+            let _ = futex::wake(&self.0, futex::Flags::empty(), i32::MAX as u32);
+        }
+
+        /// Sleeps while the counter still is `seen`, at most `SLICE`. Whether a signal ended it; every other way to come
+        /// back (rung, changed before, time over) means the same: look again.
+        pub fn wait(&self, seen: u32) -> bool {
+            let slice = futex::Timespec { tv_sec: 0, tv_nsec: SLICE.as_nanos() as _ };
+            futex::wait(&self.0, futex::Flags::empty(), seen, Some(&slice)) == Err(Errno::INTR)
+        }
+    }
+}
+
+#[cfg(loom)]
+mod futex {
+    use super::{AtomicU32, Ordering};
+    use loom::sync::{Condvar, Mutex};
+
+    /// loom's model of a futex: the compare and the sleep are one step, as in the kernel, and nothing wakes by time, so
+    /// that a lost wake-up is a deadlock which loom reports.
+    #[derive(Debug, Default)]
+    pub struct Futex {
+        count: AtomicU32,
+        lock: Mutex<()>,
+        awake: Condvar,
+    }
+
+    impl Futex {
+        pub fn current(&self) -> u32 {
+            self.count.load(Ordering::SeqCst)
+        }
+
+        pub fn advance(&self) {
+            self.count.fetch_add(1, Ordering::SeqCst);
+            let _held = self.lock.lock().expect("loom locks are not poisoned");
+            self.awake.notify_all();
+        }
+
+        pub fn wait(&self, seen: u32) -> bool {
+            let held = self.lock.lock().expect("loom locks are not poisoned");
+            if self.count.load(Ordering::SeqCst) == seen {
+                drop(self.awake.wait(held).expect("loom locks are not poisoned"));
+            }
+            false
+        }
+    }
+}
+
+/// The program in which a rank lives: it may have to let others run while this thread waits (Python's GIL), and it may
+/// want to be interrupted (Ctrl-C).
+pub trait Host {
+    /// Runs `wait` so that the rest of the program can go on meanwhile.
+    fn aside(&mut self, wait: &mut dyn FnMut());
+    /// Called during `aside`, after a signal and at least once per [`SLICE`].
+    fn interrupted(&mut self) -> bool;
+}
+
+/// A host that needs neither: Rust tests and tools.
+#[derive(Debug, Default)]
+pub struct Plain;
+
+impl Host for Plain {
+    fn aside(&mut self, wait: &mut dyn FnMut()) {
+        wait();
+    }
+    fn interrupted(&mut self) -> bool {
+        false
+    }
+}
+
+/// Why a wait ended without its condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Somebody who is needed is gone.
+    Gone,
+    /// Nothing happened for so long.
+    Timeout,
+    Interrupted,
+}
+
+/// How long to try what.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Zero where ranks outnumber cores.
+    pub spin: Duration,
+    /// Of one wait: every sign of progress starts it anew.
+    pub limit: Duration,
+}
+
+/// One call's way of waiting.
+pub struct Wait<'a> {
+    pub bell: &'a Bell,
+    /// Advances with every death, departure and abort; `gone` is asked when it has moved.
+    pub alarm: &'a AtomicU64,
+    /// Whether somebody without whom this call cannot end is gone.
+    pub gone: &'a dyn Fn() -> bool,
+    pub patience: Patience,
+    pub host: &'a mut dyn Host,
+}
+
+impl Wait<'_> {
+    /// Returns once `ready` holds.
+    #[inline]
+    pub fn until(&mut self, mut ready: impl FnMut() -> bool) -> Result<(), Stop> {
+        // A short spin keeps the clock and the host out of the usual case. In a crowd one look is enough.
+        let brief = if self.patience.spin.is_zero() { 1 } else { 2 * SPINS_PER_LOOK };
+        for _ in 0..brief {
+            if ready() {
+                return Ok(());
+            }
+            spin();
+        }
+        self.long(&mut ready)
+    }
+
+    #[cold]
+    fn long(&mut self, ready: &mut dyn FnMut() -> bool) -> Result<(), Stop> {
+        let Wait { bell, alarm, gone, patience, host } = self;
+        let mut nap = Nap { bell, alarm, gone: *gone, limit: patience.limit, seen: None, waited: Duration::ZERO };
+        let mut awake = Some(patience.spin);
+        loop {
+            let mut end = None;
+            host.aside(&mut || {
+                end = match awake.take() {
+                    Some(spin) if spin_or_yield(spin, ready) => Some(Ok(())),
+                    _ => nap.until_host(ready),
+                }
+            });
+            if let Some(end) = end {
+                return end;
+            }
+            if host.interrupted() {
+                return Err(Stop::Interrupted);
+            }
+        }
+    }
+}
+
+/// The sleeping phase of one wait.
+struct Nap<'a> {
+    bell: &'a Bell,
+    alarm: &'a AtomicU64,
+    gone: &'a dyn Fn() -> bool,
+    limit: Duration,
+    /// Alarm that was last looked into.
+    seen: Option<u64>,
+    waited: Duration,
+}
+
+impl Nap<'_> {
+    /// Sleeps until the condition or a reason to give up has come; `None` when it is time to ask the host.
+    fn until_host(&mut self, ready: &mut dyn FnMut() -> bool) -> Option<Result<(), Stop>> {
+        let mut unasked = Duration::ZERO;
+        loop {
+            let alarm = self.alarm.load(Ordering::Acquire);
+            if self.seen != Some(alarm) {
+                self.seen = Some(alarm);
+                // `ready` is asked once more afterwards: a peer may have published its part and left in between.
+                if (self.gone)() && !ready() {
+                    return Some(Err(Stop::Gone));
+                }
+            }
+            let from = Instant::now();
+            let signal = self.bell.sleep(&mut || ready() || self.alarm.load(Ordering::SeqCst) != alarm);
+            if ready() {
+                return Some(Ok(()));
+            }
+            // A stopped process (Ctrl-Z, SIGSTOP, a suspended machine) does not use up its patience.
+            let slept = from.elapsed().min(2 * SLICE);
+            self.waited += slept;
+            unasked += slept;
+            if self.waited >= self.limit {
+                return Some(Err(Stop::Timeout));
+            }
+            if signal || unasked >= SLICE {
+                return None;
+            }
+        }
+    }
+}
+
+/// The phases before sleeping.
+fn spin_or_yield(budget: Duration, ready: &mut dyn FnMut() -> bool) -> bool {
+    if !budget.is_zero() {
+        let from = Instant::now();
+        while from.elapsed() < budget {
+            for _ in 0..SPINS_PER_LOOK {
+                if ready() {
+                    return true;
+                }
+                spin();
+            }
+        }
+    }
+    for _ in 0..YIELDS {
+        if ready() {
+            return true;
+        }
+        yield_now();
+    }
+    ready()
+}
+
+fn yield_now() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+}
