@@ -12,6 +12,8 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 candidates := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 venv := .venv
 bin := $(venv)/bin
+# Runs a talkative command; what it said is shown only if it fails.
+logged = $(1) > $(venv)/build.log 2>&1 || { cat $(venv)/build.log >&2; exit 1; }
 core := Cargo.toml Cargo.lock pyproject.toml $(shell find rust -name '*.rs')
 
 # maturin and pyo3 look for the interpreter here; maturin refuses to choose when conda has one too.
@@ -55,13 +57,14 @@ bench: $(venv)/.built $(venv)/.extra-bench ## Time the collectives (pytest-bench
 	@$(bin)/python -m pytest benches --benchmark-only $(PYTEST_ARGS)
 	cargo bench
 
-compare: $(venv)/.built ## Time arx against Open MPI, MPICH and Intel MPI in one interleaved run
-	@$(bin)/python benches/compare.py
+compare: $(venv)/.built ## Time arx against Open MPI, MPICH and Intel MPI by turns; a table for benches/record/
+	@$(bin)/python benches/compare.py --record
 
 wheel: $(venv)/.extra-wheel ## Build the manylinux wheel into dist/ and try it in clean environments
 	@rm -rf dist
 	echo "arx: building the wheel"
-	$(bin)/maturin build --release --quiet --zig --compatibility manylinux2014 --out dist
+	PATH=$(abspath $(bin)):$$PATH
+	$(call logged,maturin build --release --zig --compatibility manylinux2014 --out dist)
 	tests/wheel.sh dist/arx-*.whl
 
 clean: ## Remove what make and cargo have made
@@ -74,7 +77,7 @@ $(venv)/.made:
 	for python in $(candidates); do
 		"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || continue
 		echo "arx: making $(venv) with $$("$$python" --version)"
-		"$$python" -m venv --clear $(venv) || {
+		"$$python" -m venv $(venv) || {
 			echo "arx: that failed; on Debian and Ubuntu, apt install python3-venv helps" >&2; exit 1; }
 		touch $@
 		exit
@@ -95,5 +98,5 @@ $(venv)/.extra-%: pyproject.toml | $(venv)/.made
 
 $(venv)/.built: $(core) $(venv)/.extra-build
 	@echo "arx: building the core; the first time takes a minute or two"
-	$(bin)/maturin develop --release > $(venv)/build.log 2>&1 || { cat $(venv)/build.log >&2; exit 1; }
+	$(call logged,$(bin)/maturin develop --release)
 	touch $@

@@ -21,7 +21,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::arena::Segment;
 use crate::error::{Error, Rank, Result};
 use crate::sync::{AtomicU64, Ordering};
-use crate::wait::Bell;
 
 /// Ranks that one host may have; also bounds the list of missing ranks in an entry.
 pub const MAX_WORLD: usize = 1024;
@@ -280,10 +279,4 @@ impl Watch {
             }
         }
     }
-}
-
-/// Advances the alarm and wakes everybody who waits.
-pub fn raise(alarm: &AtomicU64, bell: &Bell) {
-    alarm.fetch_add(1, Ordering::SeqCst);
-    bell.ring_all();
 }

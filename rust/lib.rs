@@ -28,16 +28,21 @@ pub mod error;
 pub mod sync;
 pub mod wait;
 
-pub mod kernels;
-
 #[cfg(not(loom))]
 pub mod arena;
 #[cfg(not(loom))]
 pub mod communicator;
 #[cfg(not(loom))]
 pub mod direct;
+/// Models bring memory of their own; of this room they need the protocol alone.
+#[cfg(loom)]
+pub mod direct {
+    pub mod words;
+}
 #[cfg(not(loom))]
 pub mod health;
+#[cfg(not(loom))]
+pub mod kernels;
 #[cfg(not(loom))]
 pub mod machine;
 #[cfg(not(loom))]

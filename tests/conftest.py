@@ -1,5 +1,7 @@
 """Ranks that are started once and used by many tests."""
 
+import contextlib
+
 import hypothesis
 import pytest
 
@@ -14,12 +16,11 @@ hypothesis.settings.load_profile("arx")
 def ranks():
     """``ranks(n)``: n ranks that have called ``arx.init()``; those that a failed test has broken are replaced."""
     started = {}
+    with contextlib.ExitStack() as closing:
 
-    def get(n):
-        if n not in started or started[n].broken:
-            started[n] = Ranks(n)
-        return started[n]
+        def get(n):
+            if n not in started or started[n].broken:
+                started[n] = closing.enter_context(Ranks(n))
+            return started[n]
 
-    yield get
-    for group in started.values():
-        group.close()
+        yield get

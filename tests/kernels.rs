@@ -1,4 +1,4 @@
-//! Kernels against a naive oracle (`oracle` below): every dtype, operation and instruction set, equal bit for bit.
+//! Kernels against a naive oracle: every dtype, operation and instruction set, equal bit for bit.
 //!
 //! NaN: the oracle says where; which NaN it is must not depend on the instruction set, the cut into calls or the aliasing.
 
@@ -8,157 +8,8 @@ use arx::dtype::{DType, ReduceOp};
 use arx::kernels::{Bytes, Isa, Reducer, chosen, copy, copy_streaming};
 use proptest::prelude::*;
 
-mod oracle {
-    //! One element at a time, in 128-bit integers, native floats, or the `half` crate; shares nothing with the kernels.
-
-    use arx::dtype::{DType, ReduceOp};
-    use half::{bf16, f16};
-
-    /// Value of one element of `dtype` on each rank, combined.
-    pub fn element(dtype: DType, op: ReduceOp, ranks: &[&[u8]]) -> Vec<u8> {
-        match dtype {
-            DType::Bool => vec![u8::from(boolean(op, ranks.iter().map(|x| x[0] != 0)))],
-            DType::Float16 => half_float(
-                op,
-                ranks,
-                |x| f16::from_le_bytes(x).to_f32_const(),
-                |x| f16::from_f32_const(x).to_le_bytes(),
-            ),
-            DType::BFloat16 => half_float(
-                op,
-                ranks,
-                |x| bf16::from_le_bytes(x).to_f32_const(),
-                |x| bf16::from_f32_const(x).to_le_bytes(),
-            ),
-            DType::Float32 => real::<f32>(op, &reals(ranks)).to_le_bytes().to_vec(),
-            DType::Float64 => real::<f64>(op, &reals(ranks)).to_le_bytes().to_vec(),
-            DType::Complex64 => complex::<f32>(op, ranks).concat(),
-            DType::Complex128 => complex::<f64>(op, ranks).concat(),
-            _ => integer(dtype, op, ranks),
-        }
-    }
-
-    fn boolean(op: ReduceOp, mut x: impl Iterator<Item = bool>) -> bool {
-        match op {
-            ReduceOp::Sum | ReduceOp::Max | ReduceOp::BOr | ReduceOp::LOr => x.any(|x| x),
-            ReduceOp::Prod | ReduceOp::Min | ReduceOp::BAnd | ReduceOp::LAnd => x.all(|x| x),
-            ReduceOp::BXor => x.filter(|&x| x).count() % 2 == 1,
-            ReduceOp::Avg => unreachable!("refused"),
-        }
-    }
-
-    fn integer(dtype: DType, op: ReduceOp, ranks: &[&[u8]]) -> Vec<u8> {
-        let signed = matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64);
-        let value = |x: &&[u8]| {
-            let fill = if signed && x[x.len() - 1] >= 128 { 255 } else { 0 };
-            let mut wide = [fill; 16];
-            wide[..x.len()].copy_from_slice(x);
-            i128::from_le_bytes(wide)
-        };
-        let x = ranks.iter().map(value);
-        let y = match op {
-            ReduceOp::Sum => x.fold(0, i128::wrapping_add),
-            ReduceOp::Prod => x.fold(1, i128::wrapping_mul),
-            ReduceOp::Min => x.min().expect("a rank"),
-            ReduceOp::Max => x.max().expect("a rank"),
-            ReduceOp::BAnd => x.fold(-1, |a, b| a & b),
-            ReduceOp::BOr => x.fold(0, |a, b| a | b),
-            ReduceOp::BXor => x.fold(0, |a, b| a ^ b),
-            _ => i128::from(boolean(op, x.map(|x| x != 0))),
-        };
-        y.to_le_bytes()[..dtype.size()].to_vec()
-    }
-
-    fn half_float(op: ReduceOp, ranks: &[&[u8]], wide: fn([u8; 2]) -> f32, narrow: fn(f32) -> [u8; 2]) -> Vec<u8> {
-        let x: Vec<f32> = ranks.iter().map(|x| wide([x[0], x[1]])).collect();
-        narrow(real(op, &x)).to_vec()
-    }
-
-    pub trait Float: Copy + PartialOrd + std::ops::Div<Output = Self> {
-        const NAN: Self;
-        const SIZE: usize;
-        fn of(x: f64) -> Self;
-        fn read(x: &[u8]) -> Self;
-        fn bytes(self) -> Vec<u8>;
-        fn add(self, other: Self) -> Self;
-        fn sub(self, other: Self) -> Self;
-        fn mul(self, other: Self) -> Self;
-        fn below(self, other: Self) -> bool;
-    }
-
-    macro_rules! float {
-        ($type:ty) => {
-            impl Float for $type {
-                const NAN: Self = <$type>::NAN;
-                const SIZE: usize = size_of::<$type>();
-                fn of(x: f64) -> Self {
-                    x as $type
-                }
-                fn read(x: &[u8]) -> Self {
-                    <$type>::from_le_bytes(x.try_into().expect("an element"))
-                }
-                fn bytes(self) -> Vec<u8> {
-                    self.to_le_bytes().to_vec()
-                }
-                fn add(self, other: Self) -> Self {
-                    self + other
-                }
-                fn sub(self, other: Self) -> Self {
-                    self - other
-                }
-                fn mul(self, other: Self) -> Self {
-                    self * other
-                }
-                fn below(self, other: Self) -> bool {
-                    self.total_cmp(&other).is_lt()
-                }
-            }
-        };
-    }
-    float!(f32);
-    float!(f64);
-
-    fn reals<T: Float>(ranks: &[&[u8]]) -> Vec<T> {
-        ranks.iter().map(|x| T::read(x)).collect()
-    }
-
-    fn real<T: Float>(op: ReduceOp, x: &[T]) -> T {
-        let nan = x.iter().any(|x| x.partial_cmp(x).is_none());
-        let pick = |better: fn(T, T) -> bool| {
-            x.iter().copied().reduce(|a, b| if better(b, a) { b } else { a }).expect("a rank")
-        };
-        let sum = || x.iter().copied().reduce(T::add).expect("a rank");
-        match op {
-            ReduceOp::Sum => sum(),
-            ReduceOp::Avg => sum() / T::of(x.len() as f64),
-            ReduceOp::Prod => x.iter().copied().reduce(T::mul).expect("a rank"),
-            ReduceOp::Min | ReduceOp::Max if nan => T::NAN,
-            ReduceOp::Min => pick(T::below),
-            ReduceOp::Max => pick(|a, b| b.below(a)),
-            _ => T::of(f64::from(u8::from(boolean(op, x.iter().map(|&x| x != T::of(0.0)))))),
-        }
-    }
-
-    fn complex<T: Float>(op: ReduceOp, ranks: &[&[u8]]) -> [Vec<u8>; 2] {
-        let z: Vec<(T, T)> = ranks.iter().map(|z| (T::read(&z[..T::SIZE]), T::read(&z[T::SIZE..]))).collect();
-        let parts = |op| {
-            let (re, im): (Vec<T>, Vec<T>) = z.iter().copied().unzip();
-            (real(op, &re), real(op, &im))
-        };
-        let (re, im) = match op {
-            ReduceOp::Sum | ReduceOp::Avg => parts(op),
-            ReduceOp::Prod => {
-                let times = |(a, b): (T, T), (c, d): (T, T)| (a.mul(c).sub(b.mul(d)), a.mul(d).add(b.mul(c)));
-                z.iter().copied().reduce(times).expect("a rank")
-            }
-            _ => {
-                let zero = T::of(0.0);
-                (T::of(f64::from(u8::from(boolean(op, z.iter().map(|z| z.0 != zero || z.1 != zero))))), zero)
-            }
-        };
-        [re.bytes(), im.bytes()]
-    }
-}
+#[path = "kernels/oracle.rs"]
+mod oracle;
 
 /// Where the scalars of `dtype` hold NaN.
 fn nans(dtype: DType, x: &[u8]) -> Vec<bool> {
@@ -343,5 +194,150 @@ proptest! {
         seed: u64,
     ) {
         Case { dtype, op, ranks, len, offset, alias: alias.map(|k| k.index(ranks)), seed }.check();
+    }
+}
+
+/// The same value at every element of each rank, as halves; the result, which every element and every instruction set agrees on.
+fn of_halves(dtype: DType, op: ReduceOp, ranks: &[f64]) -> f64 {
+    let to = |x| match dtype {
+        DType::Float16 => half::f16::from_f64(x).to_le_bytes(),
+        _ => half::bf16::from_f64(x).to_le_bytes(),
+    };
+    let from = |x| match dtype {
+        DType::Float16 => half::f16::from_le_bytes(x).to_f64(),
+        _ => half::bf16::from_le_bytes(x).to_f64(),
+    };
+    let results = Isa::available().into_iter().map(|isa| {
+        // A whole block and a padded one.
+        let operands: Vec<Operand> = ranks.iter().map(|&x| Operand::new(&to(x).repeat(200), 0)).collect();
+        let srcs: Vec<Bytes> = operands.iter().map(Operand::bytes).collect();
+        Reducer::with_isa(dtype, op, isa).expect("a pair that goes together").run(srcs[0], &srcs);
+        let x: Vec<f64> = operands[0].content().chunks(2).map(|x| from([x[0], x[1]])).collect();
+        assert!(x.iter().all(|y| y.to_bits() == x[0].to_bits()), "{dtype} {op} {isa}: equal inputs, different results");
+        x[0]
+    });
+    let results: Vec<f64> = results.collect();
+    assert!(results.iter().all(|y| y.to_bits() == results[0].to_bits()), "{dtype} {op}: {results:?}");
+    results[0]
+}
+
+#[test]
+fn halves_are_rounded_once() {
+    let sum = |dtype, ranks: &[f64]| of_halves(dtype, ReduceOp::Sum, ranks);
+    assert_eq!(sum(DType::Float16, &[2048.0, 1.0, 1.0, 1.0]), 2052.0); // 2051 is a tie, and 2052 the even one
+    assert_eq!(sum(DType::BFloat16, &[256.0, 1.0, 1.0, 1.0]), 260.0);
+    assert_eq!(sum(DType::Float16, &[6e4, 6e4, -6e4, -6e4]), 0.0);
+    assert_eq!(sum(DType::Float16, &[65504.0, 15.0]), 65504.0);
+    assert_eq!(sum(DType::Float16, &[65504.0, 16.0]), f64::INFINITY); // the tie
+    assert_eq!(sum(DType::Float16, &[-65504.0, -65504.0]), f64::NEG_INFINITY);
+    assert!(sum(DType::Float16, &[f64::INFINITY, f64::NEG_INFINITY]).is_nan());
+    assert!(sum(DType::BFloat16, &[1.0, f64::NAN]).is_nan());
+    assert_eq!(of_halves(DType::Float16, ReduceOp::Avg, &[4e4; 4]), 4e4);
+    assert_eq!(of_halves(DType::Float16, ReduceOp::Prod, &[2f64.powi(-14), 2f64.powi(-10)]), 2f64.powi(-24));
+    assert_eq!(of_halves(DType::Float16, ReduceOp::Prod, &[2f64.powi(-14), 2f64.powi(-11)]), 0.0); // the tie with zero
+    assert_eq!(of_halves(DType::Float16, ReduceOp::Avg, &[1e-7; 3]), half::f16::from_f64(1e-7).to_f64());
+}
+
+/// All 65,536 patterns, alone (widened and narrowed) and times factors that lead through subnormals, ties and overflow.
+#[test]
+fn every_half_converts_as_the_half_crate_does() {
+    let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    for dtype in [DType::Float16, DType::BFloat16] {
+        for factor in [1.0, 3.0, 1.0 / 3.0, 1e-3, 6e-8, 700.0] {
+            let factor = match dtype {
+                DType::Float16 => half::f16::from_f64(factor).to_le_bytes(),
+                _ => half::bf16::from_f64(factor).to_le_bytes(),
+            };
+            let want: Vec<u8> =
+                all.chunks(2).flat_map(|x| oracle::element(dtype, ReduceOp::Prod, &[x, &factor])).collect();
+            let nan = nans(dtype, &want);
+            for isa in Isa::available() {
+                let (x, y) = (Operand::new(&all, 2), Operand::new(&factor.repeat(65536), 0));
+                Reducer::with_isa(dtype, ReduceOp::Prod, isa).expect("prod").run(y.bytes(), &[x.bytes(), y.bytes()]);
+                let got = y.content();
+                assert_eq!(nans(dtype, &got), nan, "{dtype} {isa}");
+                for (i, (got, want)) in got.chunks(2).zip(want.chunks(2)).enumerate() {
+                    assert!(got == want || nan[i], "{dtype} {isa}: pattern {i:#06x} gives {got:x?}, not {want:x?}");
+                }
+            }
+        }
+    }
+}
+
+/// A NaN at each place of 67 elements, on each rank in turn, with the other sign of zero elsewhere.
+#[test]
+fn min_and_max_do_not_depend_on_who_holds_what() {
+    let zero = |sign: bool| if sign { -0.0f32 } else { 0.0 };
+    for isa in Isa::available() {
+        for (op, want) in [(ReduceOp::Min, -0.0f32), (ReduceOp::Max, 0.0)] {
+            for (place, holder) in (0..67).flat_map(|place| (0..3).map(move |holder| (place, holder))) {
+                let payload = f32::from_bits(0xff80_0001 + place as u32); // a signalling NaN with a sign
+                let value =
+                    |rank: usize, i: usize| if (rank, i) == (holder, place) { payload } else { zero(rank == holder) };
+                let bytes = |rank| (0..67).flat_map(|i| value(rank, i).to_le_bytes()).collect::<Vec<u8>>();
+                let operands = [0, 1, 2].map(|rank| Operand::new(&bytes(rank), 4 * rank));
+                let srcs = [0, 1, 2].map(|rank| operands[rank].bytes());
+                Reducer::with_isa(DType::Float32, op, isa).expect("ordered").run(srcs[1], &srcs);
+                for (i, x) in operands[1].content().chunks(4).enumerate() {
+                    let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
+                    assert_eq!(x.is_nan(), i == place, "{isa} {op}: NaN of rank {holder} at {place}, element {i}");
+                    assert!(x.is_nan() || x.to_bits() == want.to_bits(), "{isa} {op}: element {i} is {x:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pairs_that_do_not_go_together_have_no_kernel() {
+    for (dtype, op) in DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op))) {
+        for isa in Isa::ALL {
+            let expected = isa.is_available() && op.check(dtype).is_ok();
+            assert_eq!(Reducer::with_isa(dtype, op, isa).is_some(), expected, "{dtype} {op} {isa}");
+        }
+        assert_eq!(Reducer::of(dtype, op).is_some(), op.check(dtype).is_ok(), "{dtype} {op}");
+    }
+}
+
+#[test]
+fn wrong_operands_are_refused() {
+    let sum = Reducer::with_isa(DType::Float32, ReduceOp::Sum, Isa::detected()).expect("sum");
+    let memory = Operand::new(&[0; 64], 0);
+    let at = |range: std::ops::Range<usize>| &memory.bytes()[range];
+    let refused =
+        |dst, srcs: &[Bytes]| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sum.run(dst, srcs))).is_err();
+    assert!(!refused(at(0..8), &[at(0..8), at(8..16)]));
+    assert!(refused(at(0..8), &[]), "no source");
+    assert!(refused(at(0..8), &[at(0..8), at(8..12)]), "lengths differ");
+    assert!(refused(at(0..0), &[at(0..0), at(8..12)]), "lengths differ");
+    assert!(refused(at(0..6), &[at(0..6), at(8..14)]), "a broken element");
+    assert!(refused(at(2..10), &[at(2..10), at(12..20)]), "destination not aligned");
+    assert!(refused(at(0..8), &[at(0..8), at(13..21)]), "source not aligned");
+}
+
+#[test]
+fn the_process_uses_what_the_variable_asks_for() {
+    match std::env::var("ARX_SIMD") {
+        Ok(asked) => assert_eq!(chosen().map(Isa::name), Ok(asked.as_str())),
+        Err(_) => assert_eq!(chosen(), Ok(Isa::detected())),
+    }
+    assert_eq!(Isa::available().first(), Some(&Isa::Scalar));
+    assert!(Isa::detected().is_available());
+}
+
+#[test]
+fn copies_are_exact_at_any_alignment() {
+    for copy in [copy, copy_streaming] as [fn(Bytes, Bytes); 2] {
+        for len in (0..200).chain([255, 256, 257, 1023, 2047, 2048, 2049, 4096, 5000, 70_001]) {
+            for (to, from) in [(0, 0), (1, 0), (0, 1), (13, 50), (63, 17), (32, 16)] {
+                let content: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251 + 1) as u8).collect();
+                let (src, dst) = (Operand::new(&content, from), Operand::new(&vec![0; len], to));
+                copy(dst.bytes(), src.bytes());
+                assert!(dst.content() == content, "{len} bytes from {from} to {to}");
+                copy(src.bytes(), src.bytes());
+                assert!(src.content() == content, "{len} bytes at {from} onto themselves");
+                assert!(src.guards_intact() && dst.guards_intact(), "{len} bytes from {from} to {to}: outside");
+            }
+        }
     }
 }

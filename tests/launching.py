@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -73,6 +74,16 @@ def numbers(folder: Path, names: list[str]) -> list[int]:
     """What the ranks marked, once all have."""
     until(lambda: all((folder / name).exists() for name in names), f"{names}, there is {os.listdir(folder)}")
     return [int((folder / name).read_text()) for name in names]
+
+
+@contextlib.contextmanager
+def watched(pids: list[int]) -> Iterator[None]:
+    """What a test expects to be dead is dead after it, even if the test fails."""
+    try:
+        yield
+    finally:
+        for pid in filter(alive, pids):
+            os.kill(pid, signal.SIGKILL)
 
 
 def keeper_of(launcher: int) -> int:

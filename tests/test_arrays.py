@@ -309,6 +309,8 @@ def torch_tensors():
         assert out.tolist() == [2.0] * 3
         b = torch.full((4,), world.rank)
         arx.broadcast(b, 1)
+        new = arx.functional.all_reduce(b, "prod")
+        assert (type(new), new.tolist(), b.tolist()) == (torch.Tensor, [1] * 4, [1] * 4)
         scalar = torch.tensor(world.rank + 1.0)
         arx.all_reduce(scalar)
         return b.tolist(), scalar.item()

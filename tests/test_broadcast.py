@@ -82,7 +82,7 @@ def reduction_of(dtype):
 @pytest.mark.parametrize("dtype", OTHERS, ids=str)
 def test_structured_strings_void_and_dates_are_refused_in_reductions(ranks, dtype):
     for refusal in ranks(2).run(reduction_of, dtype):
-        assert_refused(refusal, "TypeError", dtype.kind if dtype.names else dtype.name.rstrip("0123456789")[:4])
+        assert_refused(refusal, "TypeError", str(dtype))
 
 
 def objects(call):

@@ -209,6 +209,21 @@ def test_affinity_and_environment_stay_as_they_were(p):
     assert run_ranks(affinity, p, {first}) == [[True] * 3] * p
 
 
+def leave_a_waiting_peer():
+    with arx.init() as world:
+        check_usable()
+        if world.rank == 0:
+            return outcome(arx.barrier)
+        time.sleep(0.3)
+        return arx.shutdown(), arx.shutdown()
+
+
+def test_a_rank_that_shuts_down_is_named_to_those_who_wait_for_it():
+    waiting, left = run_ranks(leave_a_waiting_peer, 2)
+    assert left == (None, None)
+    assert_refused(waiting, "PeerLostError", "rank 1", "barrier")
+
+
 def in_order():
     """Calls of every kind in one order: each meets its own counterpart."""
     world = arx.world()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import ARX, WATCHDOG, alive, keeper_of, launched, numbers, run_arx, state, until, write_script
+from launching import ARX, WATCHDOG, alive, keeper_of, launched, numbers, run_arx, state, until, watched, write_script
 
 Launch = Callable[..., subprocess.CompletedProcess[str]]
 Script = Callable[..., str]
@@ -52,29 +52,17 @@ def test_every_rank_is_told_its_place(launch: Launch, script: Script) -> None:
     assert "ARX_TIMEOUT" not in other
 
 
+def variables(text: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in text.split())
+
+
 def test_other_launchers_places_are_hidden_and_the_rest_is_kept(launch: Launch, script: Script) -> None:
-    foreign = {
-        "RANK": "5",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "1",
-        "MASTER_ADDR": "x",
-        "MASTER_PORT": "1",
-        "TORCHELASTIC_RUN_ID": "r",
-        "PMI_RANK": "1",
-        "PMI_SIZE": "2",
-        "PMI_FD": "9",
-        "PMIX_NAMESPACE": "n",
-        "OMPI_COMM_WORLD_RANK": "1",
-        "OMPI_COMM_WORLD_SIZE": "2",
-        "SLURM_PROCID": "3",
-        "SLURM_STEP_ID": "0",
-        "MPI_LOCALRANKID": "1",
-        "ARX_TAKEN": "rank 1",
-        "ARX_MASTER": "h:1",
-        "HOROVOD_RANK": "1",
-        "ARX_JOB_ID": "j",
-    }
-    kept = {"SLURM_JOB_ID": "77", "OMP_NUM_THREADS": "3", "OMPI_MCA_btl": "self", "ARX_SIMD": "scalar"}
+    foreign = variables(
+        "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 MASTER_ADDR=x MASTER_PORT=1 TORCHELASTIC_RUN_ID=r PMI_RANK=1 PMI_SIZE=2 "
+        "PMI_FD=9 PMIX_NAMESPACE=n OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=3 SLURM_STEP_ID=0 "
+        "MPI_LOCALRANKID=1 ARX_TAKEN=1 ARX_MASTER=h:1 HOROVOD_RANK=1 ARX_JOB_ID=j"
+    )
+    kept = variables("SLURM_JOB_ID=77 OMP_NUM_THREADS=3 OMPI_MCA_btl=self ARX_SIMD=scalar")
     path = script("print(chr(10).join(f'{k}={v}' for k, v in os.environ.items()))")
     seen = set(launch("-n", 1, path, env=foreign | kept).stdout.splitlines())
     assert {f"{k}={v}" for k, v in kept.items()} <= seen
@@ -115,7 +103,7 @@ def test_the_default_number_of_ranks_is_the_usable_cores(launch: Launch, script:
 
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_cores_are_left_alone_unless_asked(launch: Launch, script: Script, n: int) -> None:
-    path = script("print(sorted(os.sched_getaffinity(0)))")
+    path = script("os.write(1, f'{sorted(os.sched_getaffinity(0))}\\n'.encode())")
     cores = sorted(os.sched_getaffinity(0))
     free = launch("-n", n, "--prefix", "none", path)
     assert free.stdout.splitlines() == [str(cores)] * n
@@ -213,17 +201,18 @@ def test_nothing_survives(script: Script, tmp_path: Path, way: str) -> None:
         end += "sys.exit(5) if rank == 1 else time.sleep(1e6)"
     with launched("-n", 2, script(textwrap.dedent(TREE) + end)) as process:
         family = numbers(tmp_path, NAMES)
-        assert all(map(alive, family)) or way == "a rank fails"
         keeper = keeper_of(process.pid)
-        if way == "launcher killed":
-            process.kill()
-        elif way == "keeper killed":
-            os.kill(keeper, signal.SIGKILL)
-        elif way == "terminated":
-            process.terminate()
-        code = process.wait(WATCHDOG)
-        assert code == {"launcher killed": -9, "keeper killed": 137, "terminated": 143, "a rank fails": 5}[way]
-        until(lambda: not any(map(alive, [keeper, *family])), f"the end of {family}")
+        with watched([keeper, *family]):
+            assert all(map(alive, family)) or way == "a rank fails"
+            if way == "launcher killed":
+                process.kill()
+            elif way == "keeper killed":
+                os.kill(keeper, signal.SIGKILL)
+            elif way == "terminated":
+                process.terminate()
+            code = process.wait(WATCHDOG)
+            assert code == {"launcher killed": -9, "keeper killed": 137, "terminated": 143, "a rank fails": 5}[way]
+            until(lambda: not any(map(alive, [keeper, *family])), f"the end of {family}")
 
 
 def test_ranks_die_even_if_both_launcher_processes_are_killed(script: Script, tmp_path: Path) -> None:
@@ -231,11 +220,12 @@ def test_ranks_die_even_if_both_launcher_processes_are_killed(script: Script, tm
     with launched("-n", 3, path) as process:
         ranks = numbers(tmp_path, ["rank0", "rank1", "rank2"])
         keeper = keeper_of(process.pid)
-        os.kill(process.pid, signal.SIGSTOP)  # so that it cannot clean up in between
-        os.kill(keeper, signal.SIGKILL)
-        process.kill()
-        process.wait(WATCHDOG)
-        until(lambda: not any(map(alive, ranks)), f"the end of {ranks}")
+        with watched([keeper, *ranks]):
+            os.kill(process.pid, signal.SIGSTOP)  # so that it cannot clean up in between
+            os.kill(keeper, signal.SIGKILL)
+            process.kill()
+            process.wait(WATCHDOG)
+            until(lambda: not any(map(alive, ranks)), f"the end of {ranks}")
 
 
 def test_what_ranks_leave_behind_is_ended(launch: Launch, script: Script, tmp_path: Path) -> None:

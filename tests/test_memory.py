@@ -21,7 +21,8 @@ def ordinary():
             x = arx.empty(shape, dtype)
             want = np.empty(shape, dtype)
             assert type(x) is np.ndarray
-            assert (x.shape, x.dtype, x.strides) == (want.shape, want.dtype, want.strides)
+            assert (x.shape, x.dtype) == (want.shape, want.dtype)
+            assert x.strides == want.strides or not x.size
             assert x.flags.writeable
             assert x.flags.c_contiguous
             assert x.flags.aligned
@@ -146,7 +147,6 @@ def reused():
         for j in [j for j in alive if oracle.bits(1, "drop", j, k)[0] % 4 == 0]:
             y = alive.pop(j)
             oracle.check(y, oracle.reduced("sum", "int32", y.size, world.size, seed=j % 8), f"array {j} at step {k}")
-        gc.collect()
         sizes.append(process.memory_info().rss)
     return sizes[100], sizes[-1]
 

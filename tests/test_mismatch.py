@@ -39,8 +39,8 @@ CASES = {
     ),
     "op": (("all_reduce", (6,), "f4", "sum"), ("all_reduce", (6,), "f4", "max"), ["sum", "max"]),
     "op, large": (("all_reduce", (90000,), "f4", "sum"), ("all_reduce", (90000,), "f4", "avg"), ["sum", "avg"]),
-    "root": (("broadcast", (6,), "f4", 0), ("broadcast", (6,), "f4", 1), ["root 0", "root 1"]),
-    "root, large": (("broadcast", (90000,), "f4", 0), ("broadcast", (90000,), "f4", 1), ["root 0", "root 1"]),
+    "root": (("broadcast", (6,), "f4", 0), ("broadcast", (6,), "f4", 1), ["root=0", "root=1"]),
+    "root, large": (("broadcast", (90000,), "f4", 0), ("broadcast", (90000,), "f4", 1), ["root=0", "root=1"]),
     "broadcast": (("broadcast", (6,), "f4", 0), ("broadcast", (14,), "i8", 0), ["(6,)", "float32", "(14,)", "int64"]),
     "collective": (("all_reduce", (6,), "f4", "sum"), ("broadcast", (6,), "f4", 0), ["all_reduce", "broadcast"]),
     "collective, large": (

@@ -70,6 +70,8 @@ def back_to_back():
         return CALLS
 
 
+# On a small machine four ranks are a crowd, and two are not: other code waits.
 @pytest.mark.timeout(1800)
-def test_200_000_calls_of_random_kind_and_size():
-    assert run_ranks(back_to_back, 4, timeout=1700) == [CALLS] * 4
+@pytest.mark.parametrize("p", [2, 4])
+def test_200_000_calls_of_random_kind_and_size(p):
+    assert run_ranks(back_to_back, p, timeout=1700) == [CALLS] * p

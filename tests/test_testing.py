@@ -190,6 +190,24 @@ def test_ranks_stay_for_many_calls_and_leave_no_process():
     wait_until_dead(first)
 
 
+def nested():
+    """A rank that starts ranks of its own: another job."""
+    with arx.init() as world:
+        inner = run_ranks(place_in_a_group, 2)
+        arx.barrier()
+        return world.rank, inner
+
+
+def place_in_a_group():
+    with arx.init() as world:
+        arx.barrier()
+        return world.rank, world.size
+
+
+def test_a_rank_may_start_ranks():
+    assert run_ranks(nested, 3) == [(rank, [(0, 2), (1, 2)]) for rank in range(3)]
+
+
 def test_ranks_that_failed_are_gone():
     ranks = Ranks(2)
     pids = ranks.run(os.getpid)

@@ -25,6 +25,7 @@ def serve(link: int, life: int) -> None:
     faulthandler.register(signal.SIGUSR1)
     os.set_inheritable(link, False)
     calls = connection.Connection(link)
+    process = os.getpid()
     last = False
     while not last:
         try:
@@ -37,10 +38,14 @@ def serve(link: int, life: int) -> None:
         except SystemExit:
             raise
         except BaseException as error:
+            if os.getpid() != process:
+                raise
             where = error.__traceback__.tb_next if error.__traceback__ else None
             text = "".join(traceback.format_exception(error.with_traceback(where)))
             calls.send_bytes(pickle.dumps((None, text)))
             sys.exit(1)
+        if os.getpid() != process:
+            return  # a fork that came back from `fn`: the rank itself answers
         calls.send_bytes(answer)
 
 

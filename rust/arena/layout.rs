@@ -33,9 +33,14 @@ impl Layout {
         self.heap_start() + self.heap
     }
 
+    /// Where the ring starts within a region; the rest of the board's block is never touched.
+    fn ring_start(&self) -> usize {
+        up(self.board, BLOCK)
+    }
+
     /// Where the heap starts within a region.
     fn heap_start(&self) -> usize {
-        up(self.board + self.ring + SHIFTS, BLOCK)
+        up(self.ring_start() + self.ring + SHIFTS, BLOCK)
     }
 
     /// Length of the whole segment.
@@ -50,7 +55,12 @@ impl Layout {
     /// Bases differ in their low bits from rank to rank: memory that is read and written in step would otherwise
     /// compete for the same cache sets (four times slower, measured).
     pub fn ring_of(&self, rank: usize) -> usize {
-        self.board_of(rank) + self.board + (rank % 128) * 7 * 64
+        self.ring_block(rank).0 + (rank % 128) * 7 * 64
+    }
+
+    /// Offset and length of the whole blocks in which a rank's ring lies.
+    pub fn ring_block(&self, rank: usize) -> (usize, usize) {
+        (self.board_of(rank) + self.ring_start(), self.heap_start() - self.ring_start())
     }
 
     pub fn heap_of(&self, rank: usize) -> usize {

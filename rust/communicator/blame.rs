@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::direct::words::Mark;
 use crate::direct::{Boards, Direct, Turn};
 use crate::error::{Error, Rank, ranks, seconds};
 use crate::health::{Roster, State};
-use crate::sync::Ordering;
 use crate::wait::{Stop, Wait};
 
 use super::call::Call;
@@ -60,7 +60,7 @@ impl Scene<'_> {
         let progress = |r: &Rank| {
             let p = &self.boards.of(*r as usize).progress;
             [&p.staged, &p.reduced, &p.read, &p.wrote]
-                .map(|w| w.load(Ordering::Relaxed))
+                .map(Mark::position)
                 .iter()
                 .fold(0, |a: u64, b| a.wrapping_add(*b))
         };

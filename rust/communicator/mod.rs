@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use crate::arena::heap::{Block, Heap};
 use crate::arena::{Layout, Segment};
+use crate::direct::words::AHEAD;
 use crate::direct::{Boards, Control, Direct, PAYLOAD, Turn, Verdict};
 use crate::error::{Error, Rank, Result};
-use crate::health::{Alarm, Door, Roster, State, Watcher, raise};
+use crate::health::{Alarm, Door, Roster, State, Watcher};
 use crate::kernels::{Bytes, Reducer, copy};
 use crate::machine;
 use crate::rendezvous::{Job, LateDoor, Terms, join};
-use crate::wait::{Host, Patience, Stop, Wait};
+use crate::wait::{Host, Patience, Stop, Wait, raise};
 
 pub use call::{Call, Collective, Element};
 pub use config::Config;
@@ -91,6 +92,9 @@ impl Communicator {
         let watcher = Watcher::start(roster.clone(), config.rank, alarm, door)?;
         let rank = config.rank as usize;
         let heap = Heap::new(Arc::clone(&segment), layout.heap_of(rank), layout.heap, rank);
+        for (start, len) in (0..world).map(|rank| layout.ring_block(rank)) {
+            segment.prefer_huge(start, len);
+        }
         let boards = Boards::new(segment, layout);
         let link = Link {
             direct: Direct::new(boards, rank, crowd, joined.terms.tuning),
@@ -222,7 +226,7 @@ impl Communicator {
         if self.closed.is_some() || self.link.is_none() {
             return Ok(());
         }
-        if self.refusals >= 2 {
+        if self.refusals >= AHEAD {
             // Arrivals have a few generations only: see that the others have come along.
             self.catch_up(host)?;
         }

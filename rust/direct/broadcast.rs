@@ -7,7 +7,7 @@
 use crate::kernels::{self, Bytes};
 use crate::wait::{Stop, Wait};
 
-use super::board::{PAYLOAD, Place};
+use super::words::{PAYLOAD, Place};
 use super::{Algorithm, Direct, Turn, Verdict};
 
 impl Direct {

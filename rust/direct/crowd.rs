@@ -6,10 +6,9 @@
 //! Larger arrays still go through `staged` or `symmetric`, after such a meeting.
 
 use crate::kernels::{self, Bytes, Reducer};
-use crate::sync::Ordering;
 use crate::wait::{Stop, Wait};
 
-use super::board::Code;
+use super::words::Code;
 use super::{Direct, Turn, Verdict};
 
 impl Direct {
@@ -39,19 +38,18 @@ impl Direct {
 
     /// Counts this rank in. The last one checks all arrivals, does `work` if they agree, and closes the meeting.
     fn meet(&self, turn: &Turn, work: impl FnOnce()) {
+        let agrees = |rank| self.boards.of(rank).arrival(turn.sequence).head.agrees(turn.fingerprint);
         let meeting = self.boards.control().meeting(turn.sequence);
-        // acquires what the others published before they were counted, and publishes my arrival to the last one
-        let arrived = meeting.arrived.fetch_add(1, Ordering::AcqRel) + 1;
-        if !arrived.is_multiple_of(self.world as u64) {
-            return;
+        let last = meeting.enter(turn.sequence, turn.fingerprint, self.world, || {
+            let agreed = (0..self.world).all(agrees);
+            if agreed {
+                work();
+            }
+            agreed
+        });
+        if last {
+            self.boards.control().bell.ring();
         }
-        let agreed =
-            (0..self.world).all(|rank| self.boards.of(rank).arrival(turn.sequence).head.agrees(turn.fingerprint));
-        if agreed {
-            work();
-        }
-        meeting.done.post(turn.sequence, turn.fingerprint, if agreed { Code::Ready } else { Code::Refused });
-        self.boards.control().bell.ring();
     }
 
     /// Waits until the last one has come, and says what it found.

@@ -3,14 +3,14 @@
 //! One store-to-load transfer each way is all that happens between two cores: the head line carries up to 40 bytes, and
 //! up to 1 KiB more lies right behind it, written before the head is published, so that one acquire covers all of it and
 //! the kernel reads every contribution in place. There is no second phase and no trailing barrier; generations
-//! (`board`) make that safe.
+//! (`words`) make that safe.
 //!
 //! Cost: p - 1 line transfers in, every rank combines all p contributions: right for small payloads only.
 
 use crate::kernels::{self, Bytes, Reducer};
 use crate::wait::{Stop, Wait};
 
-use super::board::Code;
+use super::words::Code;
 use super::{Direct, Turn, Verdict};
 
 impl Direct {

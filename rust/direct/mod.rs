@@ -12,9 +12,9 @@
 //! Every path combines contributions in rank order and computes each element either once, or on every rank by the same
 //! instructions in the same order, so that all ranks hold the same bits.
 //!
-//! `board` holds all words and bytes that ranks share, and why a line may be written again. This room knows neither
-//! Python nor how ranks found each other; it is told by [`Wait`] when to give up, and leaves to the communicator what to
-//! say then.
+//! `words` holds all words that ranks share, and why a line or a ring may be written again; `board` says where they lie,
+//! and the bytes that they guard. This room knows neither Python nor how ranks found each other; it is told by [`Wait`] when
+//! to give up, and leaves to the communicator what to say then.
 
 pub mod board;
 mod broadcast;
@@ -23,14 +23,17 @@ mod lines;
 mod ring;
 mod staged;
 mod symmetric;
+pub mod words;
 
 use std::cell::Cell;
 
 use crate::kernels::{Bytes, Reducer};
-use crate::sync::Ordering;
 use crate::wait::{Stop, Wait};
 
-pub use board::{Board, Boards, Code, Control, PAYLOAD, Place};
+pub use board::Boards;
+pub use words::{Board, Code, Control, PAYLOAD, Place};
+
+use words::{Mark, Progress};
 
 /// Sizes at which one way becomes better than another, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,9 +232,8 @@ impl Direct {
 
     /// Stores this rank's progress and tells those who wait for it.
     #[inline]
-    fn advance(&self, word: impl Fn(&board::Progress) -> &crate::sync::AtomicU64, value: u64) {
-        // publishes: the bytes of ring or array that this rank wrote before
-        word(&self.boards.of(self.me).progress).store(value, Ordering::Release);
+    fn advance(&self, mark: impl Fn(&Progress) -> &Mark, position: u64) {
+        mark(&self.boards.of(self.me).progress).advance(position);
         self.boards.control().bell.ring();
     }
 

@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use crate::kernels;
 use crate::kernels::Bytes;
-use crate::sync::Ordering;
 use crate::wait::{Stop, Wait};
 
+pub(super) use super::words::place;
 use super::{Direct, Turn};
 
 /// A part of the array and its place in the stream.
@@ -24,13 +24,6 @@ pub(super) struct Piece {
     pub end: u64,
 }
 
-/// Where `size` bytes go, at `position` or behind it.
-pub(super) fn place(position: u64, size: usize, ring: usize) -> (u64, u64) {
-    let rest = ring as u64 - position % ring as u64;
-    let start = if size as u64 > rest { position + rest } else { position };
-    (start, start + (size as u64).next_multiple_of(64))
-}
-
 impl Direct {
     /// Waits until `[.., end)` of my ring may be written.
     pub(super) fn make_room(&mut self, end: u64, wait: &mut Wait<'_>) -> Result<(), Stop> {
@@ -40,10 +33,9 @@ impl Direct {
         let ring = self.boards.ring_len() as u64;
         let mut least = u64::MAX;
         for rank in self.others() {
-            let read = &self.boards.of(rank).progress.read;
-            // acquires: the reader's loads are done before mine may overwrite
-            wait.until(|| read.load(Ordering::Acquire) + ring >= end)?;
-            least = least.min(read.load(Ordering::Acquire));
+            let progress = &self.boards.of(rank).progress;
+            wait.until(|| progress.has_left(end, ring))?;
+            least = least.min(progress.read.position());
         }
         self.free_until = least + ring;
         Ok(())
@@ -56,7 +48,7 @@ impl Direct {
             return Ok(());
         }
         let staged = &self.boards.of(rank).progress.staged;
-        wait.until(|| staged.load(Ordering::Acquire) >= end)
+        wait.until(|| staged.reached(end))
     }
 
     /// Copies a piece of `src` into my ring, without announcing it.

@@ -13,11 +13,10 @@
 use std::ops::Range;
 
 use crate::kernels::{self, Bytes, Reducer};
-use crate::sync::Ordering;
 use crate::wait::{Stop, Wait};
 
-use super::board::Place;
 use super::ring::{Piece, place};
+use super::words::Place;
 use super::{Direct, Turn, Verdict};
 
 /// Bytes that stay in the first-level cache between being computed and being copied on.
@@ -186,7 +185,7 @@ impl Direct {
     fn collect_parts(&mut self, round: &Round, wait: &mut Wait<'_>, dst: Bytes<'_>) -> Result<(), Stop> {
         for rank in self.others() {
             let reduced = &self.boards.of(rank).progress.reduced;
-            wait.until(|| reduced.load(Ordering::Acquire) >= round.piece.end)?;
+            wait.until(|| reduced.reached(round.piece.end))?;
             let span = round.span(rank);
             kernels::copy(&dst[span.clone()], self.boards.ring(rank, round.output(self.world), span.len()));
         }

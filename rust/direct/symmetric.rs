@@ -8,7 +8,6 @@
 //! ends with its own copy; nothing is staged.
 
 use crate::kernels::{self, Bytes, Reducer};
-use crate::sync::Ordering;
 use crate::wait::{Stop, Wait};
 
 use super::staged::tiles;
@@ -51,7 +50,7 @@ impl Direct {
         self.advance(|p| &p.wrote, turn.sequence);
         for rank in self.others() {
             let wrote = &self.boards.of(rank).progress.wrote;
-            wait.until(|| wrote.load(Ordering::Acquire) >= turn.sequence)?;
+            wait.until(|| wrote.reached(turn.sequence))?;
         }
         Ok(())
     }

@@ -25,8 +25,8 @@ plain!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
 #[inline(always)]
 pub(super) fn typed<T: Plain>(bytes: Bytes<'_>) -> &[Cell<T>] {
     let start = bytes.as_ptr();
-    assert!(start.addr() % align_of::<T>() == 0, "kernel operand is not aligned to its element type");
-    assert!(bytes.len() % size_of::<T>() == 0, "kernel operand holds a broken element");
+    assert!(start.addr().is_multiple_of(align_of::<T>()), "kernel operand is not aligned to its element type");
+    assert!(bytes.len().is_multiple_of(size_of::<T>()), "kernel operand holds a broken element");
     // SAFETY: the memory is the caller's for as long as `bytes` lives; the lines above checked alignment and length; `Plain`
     // makes every content valid; `Cell<T>` has the layout of `T` and, like `Cell<u8>`, allows other owners in the same thread.
     unsafe { std::slice::from_raw_parts(start.cast::<Cell<T>>(), bytes.len() / size_of::<T>()) }

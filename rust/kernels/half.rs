@@ -1,8 +1,8 @@
 //! float16 and bfloat16: every operation runs in float32 over all sources and is rounded once, to nearest even, at the end.
 //!
 //! The conversions here are plain arithmetic that vectorises. They are the definition; where a machine converts float16 in one
-//! instruction (`Machine::widen_f16`), the result is the same, NaN included, because a NaN reaches `narrow_f16` only in its canonical
-//! form. They need no subnormal float32, so a process that flushes those to zero (some libraries switch that on) gets the same.
+//! instruction (`Machine::widen_f16`), the result is the same, NaN included, because a NaN reaches `narrow_f16` only in its
+//! canonical form. They need no subnormal float32, so a process that flushes those to zero (some libraries do) gets the same.
 
 use std::marker::PhantomData;
 

@@ -76,6 +76,11 @@ pub fn chosen() -> Result<Isa, String> {
         .clone()
 }
 
+/// `chosen`, for those who come after its error was reported.
+pub(super) fn current() -> Isa {
+    chosen().unwrap_or_else(|_| Isa::detected())
+}
+
 fn choose(asked: &str) -> Result<Isa, String> {
     if asked.is_empty() {
         return Ok(Isa::detected());
@@ -104,9 +109,9 @@ mod tests {
     fn the_variable_chooses_or_is_refused() {
         assert_eq!(choose("scalar"), Ok(Isa::Scalar));
         assert_eq!(choose(""), Ok(Isa::detected()));
-        let unknown = choose("sse9").unwrap_err();
+        let unknown = choose("sse9").expect_err("no such set");
         assert!(unknown.contains("sse9") && unknown.contains("avx512"), "{unknown}");
         let foreign = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
-        assert!(choose(foreign).unwrap_err().contains("this machine has only scalar"));
+        assert!(choose(foreign).expect_err("not here").contains("this machine has only scalar"));
     }
 }

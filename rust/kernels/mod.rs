@@ -27,7 +27,7 @@ mod table;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 #[cfg(target_arch = "x86_64")]
-pub mod x86;
+mod x86;
 
 use std::cell::Cell;
 
@@ -51,7 +51,7 @@ pub struct Reducer {
 impl Reducer {
     /// The reducer for the instruction set of this process (`chosen`). None when `op.check(dtype)` refuses.
     pub fn of(dtype: DType, op: ReduceOp) -> Option<Reducer> {
-        Reducer::with_isa(dtype, op, chosen().unwrap_or_else(|_| Isa::detected()))
+        Reducer::with_isa(dtype, op, isa::current())
     }
 
     /// The same for one instruction set. None also when this machine lacks it.
@@ -78,14 +78,23 @@ impl Reducer {
     /// `dtype.align()`.
     pub fn run(&self, dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
         assert!(!srcs.is_empty(), "a reduction needs at least one source");
-        assert!(dst.len() % self.size == 0, "{} bytes are no whole number of {}-byte elements", dst.len(), self.size);
+        assert!(
+            dst.len().is_multiple_of(self.size),
+            "{} bytes are no whole number of {}-byte elements",
+            dst.len(),
+            self.size
+        );
         if dst.is_empty() {
             assert!(srcs.iter().all(|src| src.is_empty()), "operands of a reduction differ in length");
             return; // an empty slice may lie anywhere, aligned or not
         }
         for operand in srcs.iter().chain([&dst]) {
             assert!(operand.len() == dst.len(), "operands of a reduction differ in length");
-            assert!(operand.as_ptr().addr() % self.align == 0, "an operand is not aligned to {} bytes", self.align);
+            assert!(
+                operand.as_ptr().addr().is_multiple_of(self.align),
+                "an operand is not aligned to {} bytes",
+                self.align
+            );
         }
         (self.kernel)(dst, srcs);
     }

@@ -1,7 +1,8 @@
-//! The loop compiled for AVX2 and AVX-512, and the two things that the compiler does not find: float16 conversion and prefetching.
+//! The loop compiled for AVX2 and AVX-512, and the two things that the compiler does not find: float16 conversion, and stores that
+//! go past the caches.
 //!
-//! A shell is a function with `#[target_feature]` into which `generic::reduce` is inlined. `Reducer` hands out a shell only
-//! after `has_avx2` / `has_avx512`.
+//! A shell is a function with `#[target_feature]` into which `generic::reduce` is inlined; nobody gets hold of one without
+//! `has_avx2` or `has_avx512`.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -12,6 +13,7 @@ use super::Bytes;
 use super::copy::copy;
 use super::generic::{Fold, Machine, reduce};
 use super::half;
+use super::isa::{self, Isa};
 use super::table::{Kernel, Shell};
 
 pub(super) fn has_avx2() -> bool {
@@ -72,11 +74,6 @@ impl Machine for Avx2 {
         }
         y
     }
-
-    #[inline(always)]
-    fn prefetch<T, const N: usize>(self, block: &[Cell<T>; N]) {
-        prefetch_after(block);
-    }
 }
 
 /// AVX-512 with what every server part since 2017 has of it. As a value: the proof, as with `Avx2`.
@@ -125,31 +122,10 @@ impl Machine for Avx512 {
         }
         y
     }
-
-    #[inline(always)]
-    fn prefetch<T, const N: usize>(self, block: &[Cell<T>; N]) {
-        prefetch_after(block);
-    }
 }
 
 /// Round to nearest even, whatever the rounding mode of the process.
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-
-/// How far ahead of the reader the next lines are asked for, in bytes.
-pub static PF: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(512);
-
-#[inline(always)]
-fn prefetch_after<T, const N: usize>(block: &[Cell<T>; N]) {
-    let pf = PF.load(std::sync::atomic::Ordering::Relaxed);
-    if pf == 0 {
-        return;
-    }
-    let ahead = block.as_ptr().cast::<i8>().wrapping_add(pf);
-    for line in (0..size_of_val(block)).step_by(64) {
-        // SAFETY: a prefetch touches nothing that a program can see and never faults, wherever it points.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line)) };
-    }
-}
 
 /// Copies with stores that go past the caches; `dst` and `src` have the same length.
 pub(super) fn stream(dst: Bytes<'_>, src: Bytes<'_>) {
@@ -158,8 +134,8 @@ pub(super) fn stream(dst: Bytes<'_>, src: Bytes<'_>) {
     copy(&dst[..head], &src[..head]);
     let (lines, tail) = dst[head..].as_chunks::<LINE>();
     let from = src[head..].as_chunks::<LINE>().0;
-    if has_avx512() {
-        // SAFETY: the line above checked the instructions; `lines` starts at a multiple of LINE.
+    if isa::current() == Isa::Avx512 {
+        // SAFETY: the current set is available; `lines` starts at a multiple of LINE.
         unsafe { stream_lines_avx512(lines, from) };
     } else {
         stream_lines(lines, from);

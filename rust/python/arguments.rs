@@ -64,7 +64,7 @@ pub fn writeable(array: &Array<'_>, what: &str) -> PyResult<()> {
     if array.overlaps_itself() {
         return Err(PyValueError::new_err(format!(
             "{what} has elements that share memory (strides {:?}, a broadcast or sliding view): pass a copy",
-            array.strides
+            array.strides()
         )));
     }
     Ok(())
@@ -72,13 +72,13 @@ pub fn writeable(array: &Array<'_>, what: &str) -> PyResult<()> {
 
 /// Whether `out` is exactly `x`; where they overlap in part it is an error.
 pub fn same_memory(x: &Bound<'_, PyAny>, a: &Array<'_>, out: &Bound<'_, PyAny>, b: &Array<'_>) -> PyResult<bool> {
-    if a.shape != b.shape || a.kind != b.kind {
+    if a.shape() != b.shape() || a.kind != b.kind {
         return Err(PyValueError::new_err(format!(
             "out has dtype {} and shape {:?}, x has dtype {} and shape {:?}: they must be equal",
             b.kind.name(),
-            b.shape,
+            b.shape(),
             a.kind.name(),
-            a.shape
+            a.shape()
         )));
     }
     let ((a0, a1), (b0, b1)) = (a.bounds(), b.bounds());
@@ -86,7 +86,7 @@ pub fn same_memory(x: &Bound<'_, PyAny>, a: &Array<'_>, out: &Bound<'_, PyAny>, 
         return Ok(false);
     }
     let axes = |m: &Array<'_>| -> Vec<isize> {
-        m.shape.iter().zip(&m.strides).filter(|(n, _)| **n > 1).map(|(_, s)| *s).collect()
+        m.shape().iter().zip(m.strides()).filter(|(n, _)| **n > 1).map(|(_, s)| *s).collect()
     };
     if a.data == b.data && axes(a) == axes(b) {
         return Ok(true);
@@ -95,7 +95,7 @@ pub fn same_memory(x: &Bound<'_, PyAny>, a: &Array<'_>, out: &Bound<'_, PyAny>, 
     let kwargs = pyo3::types::PyDict::new(x.py());
     kwargs.set_item("max_work", 10_000)?;
     let shared = x.py().import("numpy")?.call_method("shares_memory", (x, out), Some(&kwargs));
-    if shared.is_ok_and(|s| s.is_truthy().unwrap_or(true) == false) {
+    if shared.is_ok_and(|s| !s.is_truthy().unwrap_or(true)) {
         return Ok(false);
     }
     Err(PyValueError::new_err("x and out overlap in part: pass the same array for both, or separate ones"))

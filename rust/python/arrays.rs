@@ -1,19 +1,18 @@
-//! Whose memory is it: every kind of array that a caller may pass, as pointer, shape and strides.
+//! The memory behind an argument: pointer, shape and strides.
 //!
-//! numpy arrays come by `__array_struct__` (all dtypes, bfloat16 too), torch CPU tensors by their own methods (they refuse
-//! DLPack while they require grad), everything else by DLPack or the buffer protocol. Nothing is ever copied here, and
-//! nothing that lies on a device is ever dereferenced.
+//! numpy arrays come by `__array_struct__` (all dtypes, bfloat16 too), everything else by `exporters`. Nothing is ever
+//! copied here, and nothing that lies on a device is ever dereferenced.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
+use pyo3::types::PyType;
 
-use super::dlpack;
+use super::exporters;
 use super::interface::Interface;
 use super::strided;
 use crate::communicator::Element;
@@ -46,10 +45,28 @@ impl Kind {
 
 /// What keeps the memory alive.
 #[expect(dead_code, reason = "held, never read")]
-enum Owner<'py> {
+pub enum Owner<'py> {
     Interface(Interface<'py>),
     Object(Bound<'py, PyAny>),
     Buffer(PyUntypedBuffer),
+}
+
+/// Lengths or strides of all axes, where they were found: the hot path does not copy them.
+enum Dims<T> {
+    /// In the structure that the owner holds.
+    Borrowed(*const T, usize),
+    Owned(Vec<T>),
+}
+
+impl<T> Dims<T> {
+    fn get(&self) -> &[T] {
+        match self {
+            Dims::Borrowed(_, 0) => &[],
+            // SAFETY: so many values, in a structure that lives as long as the array's owner, which is as long as self.
+            Dims::Borrowed(first, count) => unsafe { std::slice::from_raw_parts(*first, *count) },
+            Dims::Owned(values) => values,
+        }
+    }
 }
 
 /// Memory of one argument, described.
@@ -58,9 +75,8 @@ pub struct Array<'py> {
     pub kind: Kind,
     /// Bytes of an element.
     pub item: usize,
-    pub shape: Vec<usize>,
-    /// Bytes from one element to the next along each axis.
-    pub strides: Vec<isize>,
+    shape: Dims<usize>,
+    strides: Dims<isize>,
     /// Row-major without gaps, and aligned for the kernels.
     pub contiguous: bool,
     pub writeable: bool,
@@ -75,13 +91,27 @@ pub struct Exported<'py> {
     /// In bytes; None for row-major.
     pub strides: Option<Vec<isize>>,
     pub writeable: bool,
-    pub owner: Bound<'py, PyAny>,
+    pub owner: Owner<'py>,
 }
 
 impl<'py> Exported<'py> {
     pub fn into_array(self) -> Array<'py> {
         let Exported { data, dtype, shape, strides, writeable, owner } = self;
-        Array::new(data, Kind::Number(dtype), dtype.size(), shape, strides, writeable, Owner::Object(owner))
+        let item = dtype.size();
+        let packed = row_major(&shape, item);
+        let strides = strides.unwrap_or_else(|| packed.clone());
+        let empty = shape.contains(&0);
+        let in_order = empty || shape.iter().zip(strides.iter().zip(&packed)).all(|(n, (s, p))| *n == 1 || s == p);
+        Array {
+            data,
+            kind: Kind::Number(dtype),
+            item,
+            contiguous: in_order && data.addr() % dtype.align() == 0,
+            shape: Dims::Owned(shape),
+            strides: Dims::Owned(strides),
+            writeable,
+            _owner: owner,
+        }
     }
 }
 
@@ -92,83 +122,50 @@ impl<'py> Array<'py> {
     #[inline]
     pub fn of(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         let ndarray = NDARRAY.import(x.py(), "numpy", "ndarray")?;
-        if x.get_type().is(ndarray) { Array::numpy(x) } else { Array::other(x, ndarray) }
-    }
-
-    #[cold]
-    fn other(x: &Bound<'py, PyAny>, ndarray: &Bound<'py, PyType>) -> PyResult<Array<'py>> {
-        if x.is_instance(ndarray)? {
-            refuse_masked(x)?;
+        if x.get_type().is(ndarray) {
             return Array::numpy(x);
         }
-        refuse_scalars(x)?;
-        if x.get_type().module().is_ok_and(|m| m == "torch" || m.to_string().starts_with("torch."))
-            && x.hasattr("data_ptr")?
-        {
-            return torch(x);
+        if x.is_instance(ndarray)? {
+            exporters::refuse_masked(x)?;
+            return Array::numpy(x);
         }
-        if x.hasattr("__cuda_array_interface__")? {
-            return Err(on_device(x, "a CUDA device"));
-        }
-        if x.hasattr("__dlpack_device__")? {
-            let (kind, id): (i32, i32) = x.call_method0("__dlpack_device__")?.extract()?;
-            return if kind == 1 { dlpack::array(x) } else { Err(on_device(x, &device(kind, id))) };
-        }
-        if let Ok(buffer) = PyUntypedBuffer::get(x) {
-            return from_buffer(x, buffer);
-        }
-        if x.hasattr("__array_struct__")? || x.hasattr("__array_interface__")? {
-            return Array::numpy(&x.py().import("numpy")?.call_method1("asarray", (x,))?);
-        }
-        let name = x.get_type().fully_qualified_name()?;
-        Err(PyTypeError::new_err(format!(
-            "cannot use an object of type '{name}': expected a numpy array, a torch CPU tensor, a DLPack object or a writable buffer"
-        )))
+        exporters::array(x)
     }
 
+    /// A numpy array.
     #[inline]
-    fn numpy(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+    pub fn numpy(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         let a = Interface::of(x)?;
         let kind = numpy_kind(x, a.kind, a.item)?;
         if !a.native && a.item > 1 && a.kind != b'V' {
             return Err(PyTypeError::new_err(format!(
                 "array of dtype '{}' is not in this machine's byte order: convert it with x.astype(x.dtype.newbyteorder('='))",
-                text_of(x)?
+                x.getattr("dtype")?.str()?
             )));
         }
-        let (shape, strides) = (a.shape().collect(), a.strides().collect());
         Ok(Array {
             data: a.data,
             kind,
             item: a.item,
-            shape,
-            strides,
+            shape: Dims::Borrowed(a.shape, a.nd),
+            strides: Dims::Borrowed(a.strides, a.nd),
             contiguous: a.contiguous,
             writeable: a.writeable,
             _owner: Owner::Interface(a),
         })
     }
 
-    fn new(
-        data: *mut u8,
-        kind: Kind,
-        item: usize,
-        shape: Vec<usize>,
-        strides: Option<Vec<isize>>,
-        writeable: bool,
-        owner: Owner<'py>,
-    ) -> Array<'py> {
-        let packed = row_major(&shape, item);
-        let align = if let Kind::Number(dtype) = &kind { dtype.align() } else { 1 };
-        let strides = strides.unwrap_or_else(|| packed.clone());
-        let count: usize = shape.iter().product();
-        let in_order = count == 0 || shape.iter().zip(strides.iter().zip(&packed)).all(|(n, (s, p))| *n == 1 || s == p);
-        let contiguous = in_order && data.addr() % align == 0;
-        Array { data, kind, item, shape, strides, contiguous, writeable, _owner: owner }
+    pub fn shape(&self) -> &[usize] {
+        self.shape.get()
+    }
+
+    /// Bytes from one element to the next along each axis.
+    pub fn strides(&self) -> &[isize] {
+        self.strides.get()
     }
 
     pub fn count(&self) -> usize {
-        self.shape.iter().product()
+        self.shape().iter().product()
     }
 
     pub fn len(&self) -> usize {
@@ -193,7 +190,7 @@ impl<'py> Array<'py> {
         if self.len() == 0 {
             return (low as usize, low as usize);
         }
-        for (n, stride) in self.shape.iter().zip(&self.strides) {
+        for (n, stride) in self.shape().iter().zip(self.strides()) {
             let reach = (*n as isize - 1) * stride;
             if reach < 0 { low += reach } else { high += reach }
         }
@@ -205,7 +202,7 @@ impl<'py> Array<'py> {
         if self.contiguous || self.len() == 0 {
             return false;
         }
-        let axes = self.shape.iter().zip(&self.strides).filter(|(n, _)| **n > 1);
+        let axes = self.shape().iter().zip(self.strides()).filter(|(n, _)| **n > 1);
         let mut axes: Vec<(usize, usize)> = axes.map(|(n, s)| (s.unsigned_abs(), *n)).collect();
         axes.sort_unstable();
         let mut extent = self.item;
@@ -261,133 +258,6 @@ fn unusual(x: &Bound<'_, PyAny>, item: usize) -> PyResult<Kind> {
         return Ok(Kind::Number(DType::BFloat16));
     }
     Ok(Kind::Opaque(dtype.str()?.to_string()))
-}
-
-fn text_of(x: &Bound<'_, PyAny>) -> PyResult<String> {
-    Ok(x.getattr("dtype")?.str()?.to_string())
-}
-
-fn refuse_masked(x: &Bound<'_, PyAny>) -> PyResult<()> {
-    let masked = x.py().import("numpy.ma")?.getattr("MaskedArray")?;
-    if x.is_instance(&masked)? {
-        return Err(PyTypeError::new_err(
-            "masked array: what a mask means for the other ranks is not defined; pass x.filled(...) or x.data",
-        ));
-    }
-    Ok(())
-}
-
-fn refuse_scalars(x: &Bound<'_, PyAny>) -> PyResult<()> {
-    let generic = x.py().import("numpy")?.getattr("generic")?;
-    let scalar = x.is_instance_of::<PyBool>()
-        || x.is_instance_of::<PyInt>()
-        || x.is_instance_of::<PyFloat>()
-        || x.is_instance_of::<PyComplex>()
-        || x.is_instance(&generic)?;
-    if scalar {
-        let name = x.get_type().name()?;
-        return Err(PyTypeError::new_err(format!(
-            "a scalar ({name}) cannot be changed in place: use arx.functional.all_reduce, which returns the result, or a 0-d array"
-        )));
-    }
-    if x.is_instance_of::<PyString>() {
-        return Err(PyTypeError::new_err("cannot use a str: expected an array"));
-    }
-    Ok(())
-}
-
-fn on_device(x: &Bound<'_, PyAny>, device: &str) -> PyErr {
-    let name = x.get_type().fully_qualified_name().map_or_else(|_| "array".into(), |n| n.to_string());
-    PyTypeError::new_err(format!(
-        "{name} lies on {device}: arx works on CPU memory; move it to the CPU first (x.cpu())"
-    ))
-}
-
-fn device(kind: i32, id: i32) -> String {
-    let name = match kind {
-        2 => "a CUDA device",
-        3 => "CUDA pinned memory",
-        8 => "a Metal device",
-        10 => "a ROCm device",
-        13 => "CUDA managed memory",
-        14 => "a oneAPI device",
-        _ => return format!("DLPack device type {kind}, number {id}"),
-    };
-    format!("{name} (number {id})")
-}
-
-/// A torch tensor, by its own methods.
-fn torch<'py>(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
-    let device = x.getattr("device")?;
-    if device.getattr("type")?.extract::<String>()? != "cpu" {
-        return Err(on_device(x, &format!("device '{}'", device.str()?)));
-    }
-    let layout = x.getattr("layout")?.str()?.to_string();
-    if layout != "torch.strided" {
-        return Err(PyTypeError::new_err(format!(
-            "tensor of layout {layout}: only dense (strided) tensors can be used"
-        )));
-    }
-    if x.call_method0("is_conj")?.is_truthy()? || x.call_method0("is_neg")?.is_truthy()? {
-        return Err(PyTypeError::new_err(
-            "tensor is a lazy conjugate or negation: call .resolve_conj().resolve_neg() first",
-        ));
-    }
-    let name = x.getattr("dtype")?.str()?.to_string();
-    let plain = name.strip_prefix("torch.").unwrap_or(&name);
-    let dtype = DType::ALL
-        .into_iter()
-        .find(|d| d.name() == plain)
-        .ok_or_else(|| PyTypeError::new_err(format!("tensor of dtype {name} is not supported")))?;
-    let strides: Vec<isize> = x.call_method0("stride")?.extract()?;
-    Ok(Exported {
-        data: std::ptr::with_exposed_provenance_mut(x.call_method0("data_ptr")?.extract()?),
-        dtype,
-        shape: x.getattr("shape")?.extract()?,
-        strides: Some(strides.into_iter().map(|s| s * dtype.size() as isize).collect()),
-        writeable: true,
-        owner: x.clone(),
-    }
-    .into_array())
-}
-
-/// bytearray, memoryview, array.array, mmap and the like.
-fn from_buffer<'py>(x: &Bound<'py, PyAny>, buffer: PyUntypedBuffer) -> PyResult<Array<'py>> {
-    let format = buffer.format().to_str().unwrap_or("?").to_owned();
-    let item = buffer.item_size();
-    let (order, code) = format.split_at(format.len() - 1);
-    let kind = match code {
-        "?" => Some('b'),
-        "b" | "h" | "i" | "l" | "q" | "n" => Some('i'),
-        "B" | "H" | "I" | "L" | "Q" | "N" | "c" => Some('u'),
-        "e" | "f" | "d" => Some('f'),
-        _ => None,
-    };
-    let dtype = DType::ALL.into_iter().find(|d| {
-        let letter = match d {
-            DType::Bool => 'b',
-            DType::BFloat16 | DType::Complex64 | DType::Complex128 => return false,
-            d if d.is_float() => 'f',
-            d => d.name().chars().next().unwrap_or('?'),
-        };
-        Some(letter) == kind && d.size() == item
-    });
-    let native =
-        matches!(order, "" | "@" | "=") || item == 1 || order == if cfg!(target_endian = "little") { "<" } else { ">" };
-    let Some(dtype) = dtype.filter(|_| native) else {
-        return Err(PyTypeError::new_err(format!(
-            "buffer of format '{format}' ({} bytes an element) has no dtype here, or another byte order",
-            item
-        )));
-    };
-    if buffer.suboffsets().is_some() {
-        return Err(PyValueError::new_err("buffer with suboffsets (an array of pointers) is not supported"));
-    }
-    let (shape, strides) = (buffer.shape().to_vec(), buffer.strides().to_vec());
-    let writeable = !buffer.readonly();
-    let data = buffer.buf_ptr().cast();
-    let _ = x;
-    Ok(Array::new(data, Kind::Number(dtype), item, shape, Some(strides), writeable, Owner::Buffer(buffer)))
 }
 
 /// A contiguous copy of an array, in logical order.

@@ -8,7 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::arrays::{Array, Exported};
+use super::arrays::{Array, Exported, Owner};
 use crate::dtype::DType;
 
 #[repr(C)]
@@ -93,7 +93,7 @@ pub fn array<'py>(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         )
     };
     let data = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
-    Ok(Exported { data, dtype, shape, strides, writeable, owner: capsule }.into_array())
+    Ok(Exported { data, dtype, shape, strides, writeable, owner: Owner::Object(capsule) }.into_array())
 }
 
 fn dtype(code: u8, bits: u8, lanes: u16) -> PyResult<DType> {

@@ -242,7 +242,7 @@ impl Group {
         };
         let (op, dtype, timeout, algorithm, a, target) = self.checked(py, &mut communicator, checks)?;
         let collective = Collective::AllReduce(op);
-        let call = Call { collective, element: a.kind.element(), shape: &a.shape, algorithm, name: r.name, timeout };
+        let call = Call { collective, element: a.kind.element(), shape: a.shape(), algorithm, name: r.name, timeout };
         let reducer = Reducer::of(dtype, op).expect("`reducible` has checked that the operation exists");
         let written = target.as_ref().unwrap_or(&a);
         let long = a.len() > LONG;
@@ -282,7 +282,7 @@ impl Group {
         let (timeout, root, a) = self.checked(py, &mut communicator, checks)?;
         let collective = Collective::Broadcast { root };
         let call =
-            Call { collective, element: a.kind.element(), shape: &a.shape, algorithm: Algorithm::Auto, name, timeout };
+            Call { collective, element: a.kind.element(), shape: a.shape(), algorithm: Algorithm::Auto, name, timeout };
         let long = a.len() > LONG;
         if a.contiguous {
             perform(py, long, |host| communicator.broadcast(&call, root, a.bytes(), host))?;

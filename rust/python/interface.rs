@@ -35,9 +35,11 @@ pub struct Interface<'py> {
     pub contiguous: bool,
     pub native: bool,
     pub writeable: bool,
-    nd: usize,
-    shape: *const ffi::Py_ssize_t,
-    strides: *const ffi::Py_ssize_t,
+    pub nd: usize,
+    /// `nd` lengths; they live as long as this value.
+    pub shape: *const usize,
+    /// `nd` strides in bytes, likewise.
+    pub strides: *const isize,
     _capsule: Bound<'py, PyAny>,
 }
 
@@ -63,20 +65,10 @@ impl<'py> Interface<'py> {
             native: a.flags & NOT_SWAPPED != 0,
             writeable: a.flags & WRITEABLE != 0,
             nd: a.nd as usize,
-            shape: a.shape,
+            // Lengths are never negative.
+            shape: a.shape.cast(),
             strides: a.strides,
             _capsule: capsule,
         })
-    }
-
-    pub fn shape(&self) -> impl Iterator<Item = usize> {
-        // SAFETY: `nd` lengths, in a structure that the capsule keeps alive. A null pointer comes with nd = 0.
-        (0..self.nd).map(|k| unsafe { *self.shape.add(k) } as usize)
-    }
-
-    /// In bytes.
-    pub fn strides(&self) -> impl Iterator<Item = isize> {
-        // SAFETY: as above.
-        (0..self.nd).map(|k| unsafe { *self.strides.add(k) })
     }
 }

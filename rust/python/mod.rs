@@ -5,6 +5,7 @@ mod arguments;
 mod arrays;
 mod dlpack;
 mod errors;
+mod exporters;
 mod group;
 mod host;
 mod interface;

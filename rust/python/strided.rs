@@ -32,7 +32,7 @@ pub fn unpack(packed: *const u8, array: &Array<'_>) {
 }
 
 fn walk<'a>(array: &'a Array<'_>) -> Walk<'a> {
-    Walk { shape: &array.shape, strides: &array.strides, item: array.item }
+    Walk { shape: array.shape(), strides: array.strides(), item: array.item }
 }
 
 impl Walk<'_> {

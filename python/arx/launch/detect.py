@@ -24,6 +24,7 @@ from arx.launch import pmi
 
 Env = Mapping[str, str]
 
+TO_BE_AGREED = "(the ranks agree on it at init)"
 TAKEN = "ARX_TAKEN"
 """Set by `init` in its own environment, so that a child that inherits a rank's variables is told apart."""
 
@@ -56,12 +57,11 @@ def detect(
     """
     env = os.environ if env is None else env
     job_id = job_id or env.get("ARX_JOB_ID") or None
-    family = ARGUMENTS if rank is not None or world_size is not None else _family(env)
-    if family is ARGUMENTS:
-        place = _from_arguments(rank, world_size, job_id)
-    else:
-        place = family.read(Variables(env, family.source), job_id, timeout)
-    return _checked(place, family)
+    if rank is not None or world_size is not None:
+        return _checked(_from_arguments(rank, world_size, job_id), ("rank", "world_size"))
+    family = _family(env)
+    place = _read(family, env, job_id)
+    return replace(place, job_id=_agree(place, env, timeout)) if place.job_id == TO_BE_AGREED else place
 
 
 def explain(env: Env | None = None) -> str:
@@ -75,9 +75,7 @@ def explain(env: Env | None = None) -> str:
         lines.append(f"  {other.source:<36} {verdict}{': ' if found else ''}{found}")
     lines.append(f"  {ALONE.source:<36} " + ("taken: no launcher's variables are set" if family is ALONE else "no"))
     try:
-        # Agreeing on a job id needs the other ranks, so it is left to init().
-        later = family is PMI and "PMI_FD" in env
-        place = detect(env, job_id=env.get("ARX_JOB_ID") or ("(the ranks agree on it at init)" if later else None))
+        place = _read(family, env, env.get("ARX_JOB_ID") or None)
     except InitError as error:
         return "\n".join([f"init() would raise InitError: {error}", "looked at, in this order:", *lines])
     head = f"rank {place.rank} of {place.world_size}, from {place.source}"
@@ -109,7 +107,7 @@ class Variables:
         return int(value)
 
 
-Reader = Callable[[Variables, str | None, float], Place]
+Reader = Callable[[Variables, str | None], Place]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +117,7 @@ class Family:
     source: str
     marks: tuple[str, ...]
     read: Reader
-    names: tuple[str, str] = ("rank", "world_size")
+    names: tuple[str, str] = ("rank", "world size")
 
     def present(self, env: Env) -> bool:
         """Whether this launcher started the process, as far as the environment tells."""
@@ -142,8 +140,12 @@ def _passed_over(family: Family, env: Env) -> str:
     return ""
 
 
-def _checked(place: Place, family: Family) -> Place:
-    rank_name, size_name = family.names
+def _read(family: Family, env: Env, job_id: str | None) -> Place:
+    return _checked(family.read(Variables(env, family.source), job_id), family.names)
+
+
+def _checked(place: Place, names: tuple[str, str]) -> Place:
+    rank_name, size_name = names
     if place.world_size < 1:
         raise InitError(f"{size_name}={place.world_size} must be at least 1 ({place.source})")
     if not 0 <= place.rank < place.world_size:
@@ -178,10 +180,10 @@ def _from_arguments(rank: int | None, world_size: int | None, job_id: str | None
             "init(rank=, world_size=) also needs job_id= (or ARX_JOB_ID): any text that is the same on every rank of "
             "this job and different in every other job on this host"
         )
-    return _on_one_host(rank, size, job_id or _fresh(), ARGUMENTS.source)
+    return _on_one_host(rank, size, job_id or _fresh(), "arguments of init()")
 
 
-def _from_arx(v: Variables, job_id: str | None, _: float) -> Place:
+def _from_arx(v: Variables, job_id: str | None) -> Place:
     rank, size = v.number("ARX_RANK"), v.number("ARX_WORLD_SIZE")
     if job_id is None and size > 1:
         v.text("ARX_JOB_ID", ": any text, the same on every rank of this job and different in every other on this host")
@@ -197,7 +199,7 @@ def _from_arx(v: Variables, job_id: str | None, _: float) -> Place:
     )
 
 
-def _from_torchrun(v: Variables, job_id: str | None, _: float) -> Place:
+def _from_torchrun(v: Variables, job_id: str | None) -> Place:
     rank, size = v.number("RANK"), v.number("WORLD_SIZE")
     if job_id is None and size > 1:
         # The port tells jobs of one host apart, the run id elastic jobs behind one port, the count the restarts of one.
@@ -216,32 +218,34 @@ def _from_torchrun(v: Variables, job_id: str | None, _: float) -> Place:
     )
 
 
-def _from_pmi(v: Variables, job_id: str | None, timeout: float) -> Place:
+def _from_pmi(v: Variables, job_id: str | None) -> Place:
     rank, size = v.number("PMI_RANK"), v.number("PMI_SIZE")
     local_rank, local_size = v.number("MPI_LOCALRANKID", rank), v.number("MPI_LOCALNRANKS", size)
-    place = Place(rank, size, local_rank, local_size, 0, 1, job_id or "", v.source)
-    if job_id is not None:
-        return place
-    _checked(place, PMI)  # before a barrier in which others would wait for a rank that must give up
-    return replace(place, job_id=_fresh() if size == 1 else f"pmi {_pmi_key(v, rank, size, timeout)}")
+    if job_id is None:
+        job_id = TO_BE_AGREED if size > 1 else _fresh()
+    if job_id == TO_BE_AGREED and pmi.mpi_module() is None:
+        v.text("PMI_FD", ": without it the ranks cannot agree on a job id. Give the same job_id= or ARX_JOB_ID to all")
+        v.number("PMI_FD")
+        if v.env.get("ARX_PMI") == "0":
+            raise InitError(
+                "ARX_PMI=0 keeps arx off PMI_FD: import mpi4py.MPI before arx.init(), so that the ranks agree on a job "
+                "id by MPI, or give the same job_id= or ARX_JOB_ID to all"
+            )
+    return Place(rank, size, local_rank, local_size, 0, 1, job_id, v.source)
 
 
-def _pmi_key(v: Variables, rank: int, size: int, timeout: float) -> str:
-    if key := pmi.agreed():
-        return key
-    if pmi.mpi_module() is not None:
-        return pmi.agree_by_mpi(rank, size, timeout)
-    why = ": without it the ranks cannot agree on a job id. Give the same job_id= or ARX_JOB_ID on every rank"
-    v.text("PMI_FD", why)
-    if v.env.get("ARX_PMI") == "0":
-        raise InitError(
-            "ARX_PMI=0 keeps arx off PMI_FD: import mpi4py.MPI before arx.init(), so that the ranks agree on a job id "
-            "by MPI, or give the same job_id= or ARX_JOB_ID on every rank"
+def _agree(place: Place, env: Env, timeout: float) -> str:
+    if (key := pmi.agreed()) is None:
+        by_mpi = pmi.mpi_module() is not None
+        key = (
+            pmi.agree_by_mpi(place.rank, place.world_size, timeout)
+            if by_mpi
+            else pmi.agree(place.rank, int(env["PMI_FD"]), timeout)
         )
-    return pmi.agree(rank, v.number("PMI_FD"), timeout)
+    return f"pmi {key}"
 
 
-def _from_open_mpi(v: Variables, job_id: str | None, _: float) -> Place:
+def _from_open_mpi(v: Variables, job_id: str | None) -> Place:
     rank, size = v.number("OMPI_COMM_WORLD_RANK"), v.number("OMPI_COMM_WORLD_SIZE")
     # Open MPI 5 names its jobs `prterun-<host>-<pid>@<job>`; Open MPI 4 has the address of its mpirun instead.
     named = job_id or v.env.get("OMPI_MCA_orte_hnp_uri") or v.text("PMIX_NAMESPACE")
@@ -257,7 +261,7 @@ def _from_open_mpi(v: Variables, job_id: str | None, _: float) -> Place:
     )
 
 
-def _from_slurm(v: Variables, job_id: str | None, _: float) -> Place:
+def _from_slurm(v: Variables, job_id: str | None) -> Place:
     rank = v.number("SLURM_PROCID")
     size = v.number("SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in v.env else "SLURM_NTASKS")
     node, nodes = v.number("SLURM_NODEID", 0), v.number("SLURM_STEP_NUM_NODES", 1)
@@ -268,7 +272,7 @@ def _from_slurm(v: Variables, job_id: str | None, _: float) -> Place:
     return Place(rank, size, v.number("SLURM_LOCALID", rank), tasks[node], node, nodes, named, v.source)
 
 
-def _from_other(v: Variables, job_id: str | None, _: float) -> Place:
+def _from_other(v: Variables, job_id: str | None) -> Place:
     rank_name, size_name = next(pair for pair in OTHERS if v.env.get(pair[0], "") != "")
     size = v.number(size_name) if size_name in v.env else 0
     if size == 1:
@@ -279,7 +283,7 @@ def _from_other(v: Variables, job_id: str | None, _: float) -> Place:
     )
 
 
-def _alone(v: Variables, job_id: str | None, _: float) -> Place:
+def _alone(v: Variables, job_id: str | None) -> Place:
     return _on_one_host(0, 1, job_id or _fresh(), v.source)
 
 
@@ -355,5 +359,4 @@ SLURM = Family(
 )
 OTHER = Family("another launcher's variables", tuple(rank for rank, _ in OTHERS), _from_other)
 ALONE = Family("a world of one", (), _alone)
-ARGUMENTS = Family("arguments of init()", (), _alone)
 FAMILIES = (ARX, TORCHRUN, PMI, OPEN_MPI, SLURM, OTHER)

@@ -32,12 +32,16 @@ _agreed: dict[int, str] = {}  # by process id: a forked child is no rank
 def agree(rank: int, fd: int, timeout: float) -> str:
     """A random key, the same on every rank of this MPI job and different in every other. Collective."""
     client = Client(fd, timeout)
-    client.ask("init", pmi_version="1", pmi_subversion="1")
-    space = client.ask("get_my_kvsname")["kvsname"]
-    if rank == 0:
-        client.ask("put", kvsname=space, key=KEY, value=os.urandom(16).hex())
-    client.ask("barrier_in")
-    key = client.ask("get", kvsname=space, key=KEY)["value"]
+    try:
+        client.ask("init", pmi_version="1", pmi_subversion="1")
+        space = client.ask("get_my_kvsname")["kvsname"]
+        if rank == 0:
+            client.ask("put", kvsname=space, key=KEY, value=os.urandom(16).hex())
+        client.ask("barrier_in")
+        key = client.ask("get", kvsname=space, key=KEY)["value"]
+    except BaseException:
+        client.close()
+        raise
     atexit.register(_finalize, client, os.getpid())
     return _remember(key)
 
@@ -104,6 +108,10 @@ class Client:
                 "unset PMI_FD, PMI_RANK and PMI_SIZE, or give the same job_id= on every rank"
             ) from None
         self._timeout = timeout
+
+    def close(self) -> None:
+        """Closes the copy; MPI may still use the original."""
+        os.close(self._fd)
 
     def ask(self, command: str, **fields: str) -> dict[str, str]:
         """Sends `command`, returns the fields of the reply; an `InitError` says what went wrong."""

@@ -53,7 +53,9 @@ def run(job: Job) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _keep(job: Job, argv: Sequence[str], env: Mapping[str, str], lifeline: int, mask: set[int | signal.Signals]) -> None:
+def _keep(
+    job: Job, argv: Sequence[str], env: Mapping[str, str], lifeline: int, mask: set[int | signal.Signals]
+) -> None:
     """The keeper's whole life; never returns."""
     code = 1
     try:

@@ -1,0 +1,181 @@
+"""Times arx and other libraries in turn on this machine, and says how many times faster arx is.
+
+    python benches/compare.py                                                      everything
+    python benches/compare.py --ranks 2 --bytes 8,64Ki,16Mi --rounds 3 --record    a part, written to record/
+
+Each library runs as its users run it, from an environment of its own (peers.py). How it is timed: workloads/method.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import goals
+import libraries
+import machine
+import report
+from peers import PeerMissing
+from rounds import Row, take_turns
+from workloads.method import Plan
+
+COLLECTIVES = ("all_reduce",)
+SIZES = "8,1Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"
+VARIANTS = {"private": ["in place", "out="], "symmetric": ["symmetric"]}
+ARX_COLUMNS = {"in place": "arx", "out=": "arx out=", "symmetric": "arx symmetric"}
+
+Column = dict[int, Row]  # by number of bytes
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times longer `slow` takes than `fast`."""
+
+    title: str
+    slow: Column
+    fast: Column
+    goal: Callable[[int, int], float | None]
+
+    def cell(self, nbytes: int, ranks: int, aimed: bool) -> str:
+        if nbytes not in self.slow or nbytes not in self.fast:
+            return "-"
+        ratio = self.slow[nbytes].median / self.fast[nbytes].median
+        goal = self.goal(ranks, nbytes) if aimed else None
+        return f"{ratio:.2f}" + ("" if goal is None else f"{' MISSES' if ratio < goal else ''} ≥ {goal:g}")
+
+    def range_cell(self, nbytes: int) -> str:
+        if nbytes not in self.slow or nbytes not in self.fast:
+            return "-"
+        pairs = zip(self.slow[nbytes].medians, self.fast[nbytes].medians, strict=True)
+        each = [slow / fast for slow, fast in pairs]
+        return f"{min(each):.2f} … {max(each):.2f}"
+
+
+def columns(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, Column]:
+    """By title. Each form of arx has a column; for a peer stands the form that was faster at that size."""
+    found: dict[str, Column] = {}
+    for row in rows:
+        column = found.setdefault(ARX_COLUMNS[row.form] if row.library == "arx" else row.library, {})
+        if row.bytes not in column or row.median < column[row.bytes].median:
+            column[row.bytes] = row
+    return {title: found[title] for title in (*ARX_COLUMNS.values(), *peers) if title in found}
+
+
+def ratios(by_title: dict[str, Column]) -> list[Ratio]:
+    others = [column for title, column in by_title.items() if title not in ARX_COLUMNS.values()]
+    best: Column = {}
+    for row in (row for column in others for row in column.values()):
+        if row.bytes not in best or row.median < best[row.bytes].median:
+            best[row.bytes] = row
+    arx, symmetric, gloo = (by_title.get(title, {}) for title in ("arx", "arx symmetric", "gloo"))
+    wanted = [
+        Ratio("best peer / arx", best, arx, goals.best_peer),
+        Ratio("gloo / arx", gloo, arx, goals.gloo),
+        Ratio("arx / arx symmetric", arx, symmetric, goals.symmetric),
+        Ratio("best peer / arx symmetric", best, {} if arx else symmetric, lambda *_: None),
+    ]
+    return [ratio for ratio in wanted if ratio.slow and ratio.fast]
+
+
+def tables(rows: Sequence[Row], peers: Sequence[str], sizes: Sequence[int], aimed: bool) -> str:
+    """Medians with ratios and goals; then the fastest calls, and how much the rounds differ."""
+    ranks = rows[0].ranks
+    by_title = columns(rows, peers)
+    compared = ratios(by_title)
+
+    def lines(of_row: Callable[[Row], str], of_ratio: Callable[[Ratio, int], str]) -> list[list[str]]:
+        times = {n: [of_row(column[n]) if n in column else "-" for column in by_title.values()] for n in sizes}
+        return [[report.size(n), *times[n], *(of_ratio(ratio, n) for ratio in compared)] for n in sizes]
+
+    head = [f"{ranks} ranks", *by_title, *(ratio.title for ratio in compared)]
+    medians = lines(lambda row: report.microseconds(row.median), lambda ratio, n: ratio.cell(n, ranks, aimed))
+    rounds = lines(lambda row: f"{report.microseconds(row.least)}, {row.spread:.0%}", Ratio.range_cell)
+    return "\n\n".join(
+        [
+            f"## {ranks} ranks",
+            "Median, us; ratio, and the goal for it:",
+            report.table(head, medians),
+            "Fastest call, us, and how far the rounds' medians lie apart; the ratio in the rounds:",
+            report.table(head, rounds),
+        ]
+    )
+
+
+def find_peers(names: Sequence[str]) -> tuple[list[libraries.Library], dict[str, str]]:
+    """The peers that are there or can be built, and why the others cannot."""
+    found, missing = [], {}
+    for name in names:
+        try:
+            found.append(libraries.peer(name))
+        except PeerMissing as reason:
+            missing[name] = str(reason)
+            print(f"{name} is left out: {reason}", file=sys.stderr)
+    return found, missing
+
+
+def main(options: argparse.Namespace) -> int:
+    plan = Plan(
+        options.collective,
+        options.bytes,
+        options.seconds,
+        options.dtype,
+        options.op,
+        [form for name in options.variants for form in VARIANTS[name]],
+        options.timeout,
+    )
+    peers, missing = find_peers(options.peers)
+    competitors = [libraries.arx(), *peers]
+    about: dict[str, Any] = {
+        "command": report.command(),
+        "commit": machine.commit(),
+        "machine": machine.describe(),
+        "versions": {library.title: library.versions for library in competitors},
+        "measured": f"{options.collective} {options.op} of {options.dtype}, {options.rounds} rounds in turn",
+        "settings": report.arx_variables(),
+        "left out": missing,
+    }
+    aimed = (options.dtype, options.op) == ("float32", "sum")
+    rows: list[Row] = []
+    parts: list[str] = []
+    for ranks in options.ranks:
+        outcome = take_turns(competitors, ranks, plan, options.rounds)
+        about["left out"] |= {f"{title} with {ranks} ranks": why for title, why in outcome.failures.items()}
+        rows += outcome.rows
+        if outcome.rows:
+            parts.append(tables(outcome.rows, [peer.title for peer in peers], plan.sizes, aimed))
+            print(f"\n{parts[-1]}\n", flush=True)
+    for name, why in about["left out"].items():
+        print(f"left out: {name}: {why}")
+    if options.record and rows:
+        what = options.record.replace("_", "-")
+        print("written:", report.write_record(what, about, [asdict(row) for row in rows], "\n\n".join(parts)))
+    return 0 if any(row.library == "arx" for row in rows) else 1
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
+    add = parser.add_argument
+    add("--collective", choices=COLLECTIVES, default="all_reduce")
+    add("--ranks", type=report.list_of(int), default="2,4,8", help="numbers of ranks (default %(default)s)")
+    add("--bytes", type=report.list_of(report.number_of_bytes), default=SIZES, help="sizes (default %(default)s)")
+    add("--rounds", type=int, default=5, help="how often the libraries take turns (default %(default)s)")
+    add("--seconds", type=float, default=0.3, help="for each size, form of the call and round (default %(default)s)")
+    add("--peers", type=report.list_of(str, libraries.PEER_NAMES), default=",".join(libraries.PEER_NAMES))
+    add("--variants", type=report.list_of(str, tuple(VARIANTS)), default=",".join(VARIANTS))
+    add("--dtype", default="float32", help="numpy's name of it (default %(default)s)")
+    add("--op", choices=("sum", "prod", "min", "max"), default="sum")
+    add("--timeout", type=float, default=300.0, help="seconds for one launch (default %(default)s)")
+    add("--record", nargs="?", const="", metavar="WHAT", help="write benches/record/<date>-WHAT.md and .json")
+    options = parser.parse_args(argv)
+    options.record = options.collective if options.record == "" else options.record
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(parse(sys.argv[1:])))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,170 @@
+"""Processes that a rank starts: none of them is a rank, and none of them disturbs the group by living or dying."""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from processes import Fault, fault
+from rankside import check_usable
+
+import arx
+from arx.testing import run_ranks
+
+
+def in_a_child(work):
+    """``work()`` in a fork, which ends as a program does; the exit status."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            code = work() or 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def ends_of_children():
+    """Children that exit, crash, drop the group or are killed: the group of the parent goes on after each of them."""
+    world = arx.init(timeout=300)
+    x = arx.empty(1000)
+    endings = []
+    works = [
+        lambda: 0,
+        lambda: 1 / 0,
+        lambda: os.kill(os.getpid(), signal.SIGKILL),
+        lambda: os.abort(),
+        lambda: world.__exit__(None, None, None),
+    ]
+    for work in works:
+        x[...] = world.rank
+        endings.append(in_a_child(work))
+        check_usable()
+        arx.all_reduce(x)
+        assert x.tolist() == [3] * 1000
+    return endings
+
+
+def test_the_end_of_a_child_is_not_the_end_of_the_rank():
+    for endings in run_ranks(ends_of_children, 3):
+        assert endings == [0, 99, -signal.SIGKILL, -signal.SIGABRT, 99]
+
+
+def dropping():
+    """A child that tries everything, and drops all that it has inherited."""
+    world = arx.init(timeout=300)
+    arrays = [arx.zeros(1000)]
+    reader, writer = os.pipe()
+
+    def tries():
+        calls = (world.barrier, arx.barrier, arx.init, lambda: arx.empty(1000), world.shutdown, arx.shutdown)
+        errors = [fault(call) for call in calls]
+        arrays.clear()
+        gc.collect()
+        os.write(writer, "\n".join(f"{error.kind}: {error.text}" if error else "done" for error in errors).encode())
+
+    code = in_a_child(tries)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        lines = pipe.read().splitlines()
+    check_usable()
+    return code, lines
+
+
+def test_a_child_that_tries_everything_disturbs_nobody():
+    for code, lines in run_ranks(dropping, 2):
+        assert code == 0, lines
+        assert [line.split(":")[0] for line in lines] == ["InitError"] * 5 + ["done"]
+        assert all("fork" in line or "inherited" in line for line in lines[:5])
+
+
+def square(x):
+    return x * x, arx.is_initialized()
+
+
+def pool(method):
+    """A pool beside the group, as a data loader has one; with calls before, while and after it lives."""
+    arx.init(timeout=300)
+    check_usable()
+    with multiprocessing.get_context(method).Pool(2) as workers:
+        pending = workers.map_async(square, range(20))
+        check_usable()
+        squares = pending.get(60)
+    check_usable()
+    return squares
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_pools_of_multiprocessing(method):
+    for squares in run_ranks(pool, 2, method):
+        assert squares == [(x * x, False) for x in range(20)]
+
+
+def joins_too(queue):
+    queue.put(fault(arx.init, timeout=5))
+
+
+def child_that_joins(method):
+    """A worker that calls arx.init itself, as code without a main guard does."""
+    context = multiprocessing.get_context(method)
+    with arx.init(timeout=300):
+        queue = context.Queue()
+        child = context.Process(target=joins_too, args=(queue,))
+        child.start()
+        error = queue.get(timeout=60)
+        child.join()
+        check_usable()
+        return error, os.getpid()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_that_wants_to_be_a_rank_is_refused(method):
+    for error, pid in run_ranks(child_that_joins, 2, method):
+        assert error.kind == "InitError", error
+        assert str(pid) in error.text, "it names the process that has the rank"
+
+
+def outlived(folder):
+    """Rank 0 is killed while a child of it lives on, with all that it inherited."""
+    world = arx.init(timeout=300)
+    check_usable()
+    if world.rank == 0:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
+        fork = os.fork()
+        if fork == 0:
+            time.sleep(600)
+        (folder / "children").write_text(f"{child.pid} {fork}")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return fault(arx.all_reduce, np.ones(3))
+
+
+def test_children_that_outlive_a_killed_rank_do_not_hide_its_death(tmp_path):
+    try:
+        for error in run_ranks(outlived, 3, tmp_path, expect={0: -9})[1:]:
+            assert (error.kind, error.ranks) == ("PeerLostError", (0,))
+    finally:
+        # The runner ends them with the rank; this is for when it could not.
+        for pid in (tmp_path / "children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def commands():
+    """Programs that a rank runs: they get no descriptor of arx's."""
+    arx.init(timeout=300)
+    done = subprocess.run(["ls", "-l", "/proc/self/fd"], capture_output=True, text=True, close_fds=False, check=True)
+    check_usable()
+    return done.stdout
+
+
+def test_programs_inherit_no_descriptor_of_arx():
+    for text in run_ranks(commands, 2):
+        assert " 0 -> " in text, "the list is there"
+        for word in ("memfd", "pidfd", "eventfd"):
+            assert word not in text

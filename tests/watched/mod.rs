@@ -1,0 +1,31 @@
+//! Plain memory and waiting, as loom sees them.
+
+use loom::cell::UnsafeCell;
+
+/// Stands for bytes of payload, ring or result. loom fails the model when two accesses, one of them a write, are not
+/// ordered by the words around them: that is how an `Ordering` that is too weak comes to light.
+#[derive(Debug, Default)]
+pub struct Plain(UnsafeCell<u64>);
+
+// SAFETY: loom checks every access; what is wrong ends the model before it is made.
+unsafe impl Sync for Plain {}
+
+impl Plain {
+    pub fn set(&self, value: u64) {
+        // SAFETY: as above.
+        self.0.with_mut(|at| unsafe { *at = value });
+    }
+
+    pub fn get(&self) -> u64 {
+        // SAFETY: as above.
+        self.0.with(|at| unsafe { *at })
+    }
+}
+
+/// Waits without a bell. A wait that nobody ends is a model that never ends, which loom reports.
+#[allow(dead_code, reason = "the models of sleeping do without")]
+pub fn until(mut ready: impl FnMut() -> bool) {
+    while !ready() {
+        loom::thread::yield_now();
+    }
+}
