@@ -72,6 +72,12 @@ def state(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def ticks(pid):
+    """Processor time that a process, or one thread of it, has used, in the hundredths of a second of Linux."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 class Rank:
     """One forked process, and the end of the pipe on which it speaks."""
 

@@ -1,16 +1,18 @@
 """Cores and thread settings are the user's: neither the library nor the launcher touches them."""
 
+import json
 import os
 
 import numpy as np
 import pytest
 from launching import run_arx, write_script
-from processes import Job, stage
+from processes import Job, stage, ticks
 
 import arx
 
 # Before the import of arx, in the group, in a thread that starts then, after it: mask and settings of BLAS threads.
 PROGRAM = """
+import json
 def settings():
     return sorted(os.sched_getaffinity(0)), {key: os.environ[key] for key in sorted(os.environ) if "THREADS" in key}
 found = [settings()]
@@ -24,7 +26,7 @@ with arx.init() as world:
     thread.start()
     thread.join()
 found.append(settings())
-mark(f"of {rank}", found[0] if found == [found[0]] * 4 else found)
+mark(f"of {rank}", json.dumps(found))
 """
 
 
@@ -41,9 +43,10 @@ def test_the_launcher_passes_mask_and_settings_on(p, cores, tmp_path):
         done = run_arx(tmp_path, "-n", p, program, env=threads)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(p):
-        found, settings = eval((tmp_path / f"of {rank}").read_text())
-        assert found == mask
-        assert settings["OMP_NUM_THREADS"] == "7"
+        first, *later = json.loads((tmp_path / f"of {rank}").read_text())
+        assert first[0] == mask
+        assert first[1]["OMP_NUM_THREADS"] == "7"
+        assert later == [first] * 3
 
 
 def one_core(say, core):
@@ -55,8 +58,7 @@ def one_core(say, core):
             world.all_reduce(x)
             assert (x == 6 + 4 * k).all()
         (watcher,) = (task for task in os.listdir("/proc/self/task") if task != str(os.getpid()))
-        with open(f"/proc/self/task/{watcher}/schedstat") as schedule:
-            return int(schedule.read().split()[0])
+        return ticks(f"self/task/{watcher}")
 
 
 def sharing(core):
@@ -66,4 +68,4 @@ def sharing(core):
 
 def test_four_ranks_on_one_core():
     for busy in stage(sharing, min(os.sched_getaffinity(0))):
-        assert busy < 50e6, "nanoseconds that the watcher has run"
+        assert busy <= 5, "hundredths of a second that the watcher has run"

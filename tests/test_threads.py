@@ -5,7 +5,6 @@ import threading
 import time
 
 import numpy as np
-import pytest
 from processes import Fault, Job, fault, stage
 from rankside import check_usable
 
@@ -49,8 +48,7 @@ def waits_in(say):
 
 
 def waits_in_init(say):
-    turns = counted_while(lambda: arx.init(timeout=0.7))
-    return {"init": turns}
+    return {"init": counted_while(lambda: fault(arx.init, timeout=0.7))}
 
 
 def waiting():
@@ -58,7 +56,6 @@ def waiting():
         return [end.result for end in (*job.ends([1]), *init.ends())]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_other_threads_run_while_one_waits():
     for turns in stage(waiting):
         for name, per_second in turns.items():
@@ -99,11 +96,11 @@ def test_a_thousand_rounds_that_need_a_thread_of_the_other_rank():
 def crowds_in(say, calls):
     """Four threads of rank 0 use the group without a lock; the others make as many calls as have to succeed."""
     rank = arx.init(timeout=300).rank
-    tickets, refusals = [*range(calls)], []
+    tickets, refusals, wrong = list(range(calls)), [], []
     sys.setswitchinterval(1e-5)
 
     def takes_part(mine):
-        while tickets:
+        while True:
             try:
                 ticket = tickets.pop()
             except IndexError:
@@ -112,11 +109,12 @@ def crowds_in(say, calls):
             error = fault(arx.all_reduce, x)
             if isinstance(error, Fault):
                 refusals.append(error)
-                assert (x == (rank + 1) * 1000 + mine).all(), "a refused call has changed its array"
                 tickets.append(ticket)
                 time.sleep(1e-4)
-            else:
-                assert (x == 6000 + (mine if rank == 0 else x[0] % 1000)).all(), x
+            # The other ranks add 5000; a refused call leaves its array as it was.
+            wanted = 1000 + mine if isinstance(error, Fault) else 6000 + mine
+            if rank == 0 and (x != wanted).any():
+                wrong.append((mine, x, wanted))
 
     threads = [threading.Thread(target=takes_part, args=(k,)) for k in range(4 if rank == 0 else 1)]
     for thread in threads:
@@ -124,7 +122,7 @@ def crowds_in(say, calls):
     for thread in threads:
         thread.join()
     check_usable()
-    return refusals
+    return refusals, wrong
 
 
 def crowding():
@@ -133,8 +131,10 @@ def crowding():
 
 
 def test_calls_of_several_threads_are_right_or_refused():
-    refused, *others = stage(crowding)
-    assert others == [[], []]
+    (refused, wrong), *others = stage(crowding)
+    assert wrong == []
+    assert others == [([], [])] * 2
+    assert refused, "the threads never met"
     for error in refused:
         assert error.kind == "RuntimeError"
         assert "another thread" in error.text

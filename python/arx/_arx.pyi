@@ -10,8 +10,8 @@ class _Settings(TypedDict):
     world_size: int
     job_id: str
     generation: int
-    timeout: float | None
-    spin_us: float | None
+    timeout: float
+    spin_us: float
     tune: str | None
     algo: str
 

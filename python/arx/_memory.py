@@ -6,8 +6,6 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from arx import _arx
 
 if TYPE_CHECKING:
@@ -29,6 +27,8 @@ def empty(shape: Shape, dtype: DTypeLike = float) -> NDArray[Any]:
         TypeError: for a dtype that holds Python objects.
         MemoryError: when the shared heap has no room.
     """
+    import numpy as np  # not at the top: the launcher imports arx and needs no numpy
+
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         msg = f"dtype '{dtype}' holds Python objects, which cannot lie in shared memory"
@@ -48,4 +48,6 @@ def zeros(shape: Shape, dtype: DTypeLike = float) -> NDArray[Any]:
 
 def empty_like(x: Any, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """Return a symmetric array of the shape and dtype of `x` (or of another `dtype`), C-ordered."""
+    import numpy as np
+
     return empty(np.shape(x), x.dtype if dtype is None else dtype)

@@ -13,9 +13,6 @@ from arx.errors import InitError
 if TYPE_CHECKING:
     from arx.launch.detect import Place
 
-# Says in the environment of a rank's children that the place described there is taken.
-_MARK = "ARX_TAKEN"
-
 _place: Place | None = None
 _joined: Counter[str] = Counter()
 _registered = False
@@ -42,7 +39,7 @@ def init(
     Args:
         rank: this process's number, from 0; with `world_size`.
         world_size: how many ranks there are.
-        master: address of rank 0 for jobs of several hosts; accepted when it names this host.
+        master: address of rank 0 for jobs of several hosts; without meaning on one host.
         job_id: what the ranks of one job have in common and no other job on this host has.
         timeout: seconds without progress after which any call of this group gives up, the forming of it included
             (default 300, or `ARX_TIMEOUT`).
@@ -62,19 +59,21 @@ def init(
         msg = f"transport '{transport}' is not available in this version: 'auto' and 'shm' are"
         raise InitError(msg)
     del master, secret  # named by launchers of several hosts; one host needs neither
-    from arx.launch.detect import detect
+    # Not at the top: who imports arx only to look at it, or to launch, does not pay for it.
+    from arx.launch.detect import TAKEN, detect
 
     if rank is None:
-        _refuse_heir()
-    place = detect(os.environ, rank=rank, world_size=world_size, job_id=job_id)
+        _refuse_heir(os.environ.get(TAKEN, ""))
+    limit = _seconds(timeout, "ARX_TIMEOUT", 300.0)
+    place = detect(os.environ, rank=rank, world_size=world_size, job_id=job_id, timeout=limit)
     group = _arx.connect(
         {
             "rank": place.rank,
             "world_size": place.world_size,
             "job_id": place.job_id,
             "generation": _joined[place.job_id],
-            "timeout": _seconds(timeout, "ARX_TIMEOUT", 300.0),
-            "spin_us": _seconds(None, "ARX_SPIN_US", None),
+            "timeout": limit,
+            "spin_us": _seconds(None, "ARX_SPIN_US", -1.0),
             "tune": os.environ.get("ARX_TUNE"),
             "algo": os.environ.get("ARX_ALGO", "auto"),
         }
@@ -82,7 +81,7 @@ def init(
     _joined[place.job_id] += 1
     _place = place
     if place.world_size > 1:
-        os.environ[_MARK] = f"{os.getpid()} {_identity()}"
+        os.environ[TAKEN] = f"{os.getpid()} {_identity()}"
     _register()
     return group
 
@@ -149,9 +148,9 @@ def _identity() -> str:
     return "|".join(os.environ.get(name, "") for name in names)
 
 
-def _refuse_heir() -> None:
+def _refuse_heir(taken: str) -> None:
     """Raise in a child process that inherited the variables of a rank: the place they describe is its parent's."""
-    pid, _, identity = os.environ.get(_MARK, "").partition(" ")
+    pid, _, identity = taken.partition(" ")
     if pid and pid != str(os.getpid()) and identity == _identity():
         msg = (
             f"process {os.getpid()} inherited the environment of a rank whose place is already taken by process {pid}: a child of a "
@@ -160,7 +159,7 @@ def _refuse_heir() -> None:
         raise InitError(msg)
 
 
-def _seconds(given: float | None, variable: str, default: float | None) -> float | None:
+def _seconds(given: float | None, variable: str, default: float) -> float:
     text = os.environ.get(variable)
     if given is not None or not text:
         return default if given is None else float(given)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import numpy as np
-
 from arx import _arx
 
 if TYPE_CHECKING:
@@ -52,6 +50,8 @@ def all_reduce(
     >>> arx.functional.all_reduce(1.5, "max")  # doctest: +SKIP
     1.5
     """
+    import numpy as np  # not at the top: the launcher imports arx and needs no numpy
+
     value = x.clone() if hasattr(x, "data_ptr") and hasattr(x, "clone") else _new_array(x)
     result = _arx.all_reduce(value, op, group=group, algo=algo, timeout=timeout, name=name)
     if isinstance(x, bool | int | float | complex) and not isinstance(x, np.generic):
@@ -61,6 +61,8 @@ def all_reduce(
 
 def _new_array(x: Any) -> NDArray[Any]:
     """Return a copy of `x` that numpy owns; what cannot be one is passed on, to be refused on all ranks alike."""
+    import numpy as np
+
     try:
         return np.array(x, dtype=np.int64 if type(x) is int else None, order="C", copy=True, subok=True)
     except (OverflowError, ValueError, TypeError):

@@ -306,7 +306,8 @@ pub struct Settings {
     job_id: String,
     generation: u32,
     timeout: f64,
-    spin_us: Option<f64>,
+    /// Negative: the default.
+    spin_us: f64,
     tune: Option<String>,
     algo: String,
 }
@@ -325,7 +326,7 @@ pub fn connect(py: Python<'_>, settings: Settings) -> PyResult<Bound<'_, Group>>
         job_id: settings.job_id,
         generation: settings.generation,
         timeout,
-        spin: settings.spin_us.map(|us| Duration::from_secs_f64(us.clamp(0.0, 1e9) * 1e-6)),
+        spin: (settings.spin_us >= 0.0).then(|| Duration::from_secs_f64(settings.spin_us.min(1e9) * 1e-6)),
         tune: settings.tune,
     };
     let mut host = Attached { py, raised: None };
