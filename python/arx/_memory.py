@@ -37,8 +37,12 @@ def empty(shape: Shape, dtype: DTypeLike = float) -> NDArray[Any]:
     if any(n < 0 for n in dims):
         msg = f"negative dimensions are not allowed: {dims}"
         raise ValueError(msg)
-    block = _arx.world()._allocate(math.prod(dims) * dtype.itemsize)
-    return np.ndarray(dims, dtype, buffer=block)
+    try:
+        block = _arx.world()._allocate(math.prod(dims) * dtype.itemsize)
+    except OverflowError:
+        msg = f"an array of shape {dims} and dtype '{dtype}' is larger than any memory"
+        raise MemoryError(msg) from None
+    return np.ndarray(dims, dtype, buffer=memoryview(block))
 
 
 def zeros(shape: Shape, dtype: DTypeLike = float) -> NDArray[Any]:

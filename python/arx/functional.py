@@ -18,7 +18,7 @@ def all_reduce(
     op: str = "sum",
     *,
     group: _arx.Group | None = None,
-    algo: str = "auto",
+    algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,
 ) -> Scalar: ...
@@ -28,7 +28,7 @@ def all_reduce(
     op: str = "sum",
     *,
     group: _arx.Group | None = None,
-    algo: str = "auto",
+    algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,
 ) -> NDArray[Any]: ...
@@ -37,7 +37,7 @@ def all_reduce(
     op: str = "sum",
     *,
     group: _arx.Group | None = None,
-    algo: str = "auto",
+    algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,
 ) -> Any:
@@ -60,10 +60,10 @@ def all_reduce(
 
 
 def _new_array(x: Any) -> NDArray[Any]:
-    """Return a copy of `x` that numpy owns; what cannot be one is passed on, to be refused on all ranks alike."""
+    """Return a copy of `x` that numpy owns; what has none becomes an object array, which is refused on all ranks alike."""
     import numpy as np
 
     try:
         return np.array(x, dtype=np.int64 if type(x) is int else None, order="C", copy=True, subok=True)
     except (OverflowError, ValueError, TypeError):
-        return x  # type: ignore[no-any-return]
+        return np.array(None, dtype=object)

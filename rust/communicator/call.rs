@@ -72,10 +72,8 @@ impl Call<'_> {
             Element::Number(dtype) => dtype.name(),
             Element::Opaque(text) => text,
         };
-        let dims: Vec<String> = self.shape.iter().map(|n| n.to_string()).collect();
-        let comma = if dims.len() == 1 { "," } else { "" };
         // Writing to a String cannot fail.
-        let _ = write!(text, ", dtype={element}, shape=({}{comma})", dims.join(", "));
+        let _ = write!(text, ", dtype={element}, shape={}", tuple(self.shape));
         if self.algorithm != Algorithm::Auto {
             let _ = write!(text, ", algo={}", self.algorithm.name());
         }
@@ -85,6 +83,13 @@ impl Call<'_> {
         text.push(')');
         text
     }
+}
+
+/// A shape as Python writes it: `(2, 3)`, `(7,)`, `()`.
+pub fn tuple<T: ToString>(values: &[T]) -> String {
+    let words: Vec<String> = values.iter().map(T::to_string).collect();
+    let comma = if words.len() == 1 { "," } else { "" };
+    format!("({}{comma})", words.join(", "))
 }
 
 /// One step of a 64-bit hash (splitmix64's finaliser): the same on every rank and machine.

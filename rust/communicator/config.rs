@@ -10,6 +10,13 @@ use crate::machine;
 /// Spinning longer than this costs the others more than a wake-up costs this rank.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// Two ranks: unit in which an array passes through the ring.
+const CHUNK: usize = 128 << 10;
+/// More ranks: bytes of the array on which all work at the same time.
+const ROUND: usize = 256 << 10;
+/// From here on symmetric arrays are combined in place.
+const SYMMETRIC: usize = 4 << 20;
+
 /// Place and settings of one rank.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -21,7 +28,8 @@ pub struct Config {
     pub timeout: Duration,
     /// `ARX_SPIN_US`.
     pub spin: Option<Duration>,
-    /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304`, any of them; rank 0's word counts for all.
+    /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304` (bytes), `cores=2` (instead of those that are
+    /// there), any of them; rank 0's word counts for all.
     pub tune: Option<String>,
 }
 
@@ -33,11 +41,11 @@ impl Config {
         if self.rank >= self.world {
             return Err(Error::Init(format!("rank {} of a world of {}: ranks go from 0", self.rank, self.world)));
         }
-        let known = ["chunk", "round", "symmetric", "ring"];
+        let known = ["chunk", "round", "symmetric", "ring", "cores"];
         for word in self.tune.iter().flat_map(|t| t.split(',')).filter(|w| !w.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             if !known.contains(&key) || value.parse::<usize>().is_err() {
-                return Err(Error::Init(format!("ARX_TUNE: '{word}' is not one of {}=BYTES", known.join("=, "))));
+                return Err(Error::Init(format!("ARX_TUNE: '{word}' is not one of {}=NUMBER", known.join("=, "))));
             }
         }
         Ok(())
@@ -62,9 +70,21 @@ impl Config {
         // Three pieces at least must fit into the ring: one staged, one read, one on its way.
         let cap = self.ring() / 8;
         Tuning {
-            chunk: self.tuned("chunk").unwrap_or(128 << 10).clamp(64, cap).next_multiple_of(64),
-            round: self.tuned("round").unwrap_or(256 << 10).clamp(64, cap).next_multiple_of(64),
-            symmetric: self.tuned("symmetric").unwrap_or(4 << 20),
+            chunk: self.tuned("chunk").unwrap_or(CHUNK).clamp(64, cap).next_multiple_of(64),
+            round: self.tuned("round").unwrap_or(ROUND).clamp(64, cap).next_multiple_of(64),
+            symmetric: self.tuned("symmetric").unwrap_or(SYMMETRIC),
         }
     }
+
+    /// What rank 0 tells the others.
+    pub(super) fn settings(&self) -> [u64; 4] {
+        let Tuning { chunk, round, symmetric } = self.tuning();
+        [chunk, round, symmetric, self.tuned("cores").unwrap_or(0)].map(|word| word as u64)
+    }
+}
+
+/// What rank 0 told: the tuning, and the cores that count instead of those that are there.
+pub(super) fn told(settings: [u64; 4]) -> (Tuning, Option<usize>) {
+    let [chunk, round, symmetric, cores] = settings.map(|word| word as usize);
+    (Tuning { chunk, round, symmetric }, (cores > 0).then_some(cores))
 }

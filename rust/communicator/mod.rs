@@ -26,7 +26,8 @@ use crate::machine;
 use crate::rendezvous::{Job, LateDoor, Terms, join};
 use crate::wait::{Host, Patience, Stop, Wait, raise};
 
-pub use call::{Call, Collective, Element};
+pub use crate::direct::Algorithm;
+pub use call::{Call, Collective, Element, tuple};
 pub use config::Config;
 
 /// A group as one rank sees it.
@@ -81,10 +82,11 @@ impl Communicator {
             world: config.world,
             timeout: config.timeout,
         };
-        let joined = join(&job, Terms { layout, tuning: config.tuning() }, &enter, host)?;
+        let joined = join(&job, Terms { layout, settings: config.settings() }, &enter, host)?;
         let (layout, segment) = (joined.terms.layout, joined.segment);
         let roster = Roster::new(Arc::clone(&segment), CONTROL, world);
-        let crowd = world > roster.cores();
+        let (tuning, cores) = config::told(joined.terms.settings);
+        let crowd = world > cores.unwrap_or_else(|| roster.cores());
         let door = joined
             .listener
             .map(|listener| Box::new(LateDoor::new(listener, roster.clone(), config.job_id.clone())) as Box<dyn Door>);
@@ -97,7 +99,7 @@ impl Communicator {
         }
         let boards = Boards::new(segment, layout);
         let link = Link {
-            direct: Direct::new(boards, rank, crowd, joined.terms.tuning),
+            direct: Direct::new(boards, rank, crowd, tuning),
             roster,
             spin: config.spin(crowd),
             watcher: Some(watcher),
@@ -258,7 +260,7 @@ impl Communicator {
                 Ok(())
             }
             Err(stop) => {
-                let turn = Turn { sequence, fingerprint: 0, algorithm: crate::direct::Algorithm::Auto };
+                let turn = Turn { sequence, fingerprint: 0, algorithm: Algorithm::Auto };
                 Err(self.close_after(stop, &turn, &Call::barrier(None)))
             }
         }

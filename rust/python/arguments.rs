@@ -6,8 +6,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::arrays::{Array, Kind};
-use crate::communicator::LINES;
-use crate::direct::Algorithm;
+use crate::communicator::{Algorithm, LINES, tuple};
 use crate::dtype::{DType, ReduceOp};
 
 pub fn operation(op: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
@@ -20,17 +19,43 @@ pub fn operation(op: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
     })
 }
 
-/// Seconds, as the caller wrote them.
-pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    let convert = |s: f64| match Duration::try_from_secs_f64(s) {
-        Ok(time) if !time.is_zero() => Ok(time),
-        _ if s == f64::INFINITY => Ok(Duration::from_secs(u64::MAX / 4)),
-        _ => Err(PyValueError::new_err(format!("timeout must be a positive number of seconds, not {s}"))),
-    };
-    seconds.map(convert).transpose()
+/// An argument of the wrong Python type, by name.
+fn wrong_type(what: &str, expected: &str, value: &Bound<'_, PyAny>) -> PyErr {
+    let got = value.get_type().name().map_or_else(|_| "another type".into(), |n| n.to_string());
+    PyTypeError::new_err(format!("{what} must be {expected}, not {got}"))
 }
 
-pub fn algorithm(name: &str, default: Algorithm) -> PyResult<Algorithm> {
+/// Text, or nothing.
+pub fn text<'a>(what: &str, value: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<&'a str>> {
+    value.map(|v| v.extract().map_err(|_| wrong_type(what, "a string", v))).transpose()
+}
+
+/// A time-out in seconds, as the caller wrote it.
+pub fn timeout(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Duration>> {
+    let convert = |v: &Bound<'_, PyAny>| seconds(v.extract().map_err(|_| wrong_type("timeout", "a number of seconds", v))?);
+    value.map(convert).transpose()
+}
+
+pub fn seconds(s: f64) -> PyResult<Duration> {
+    if s > 0.0 {
+        // What is too long for a clock is for ever.
+        let time = Duration::try_from_secs_f64(s).unwrap_or(Duration::from_secs(u64::MAX / 4));
+        return Ok(time.max(Duration::from_nanos(1)));
+    }
+    Err(PyValueError::new_err(format!("timeout must be a positive number of seconds, not {s}")))
+}
+
+/// A rank of a group of `size`.
+pub fn root(value: &Bound<'_, PyAny>, size: u32) -> PyResult<u32> {
+    let number = value.call_method0("__index__").map_err(|_| wrong_type("root", "an integer", value))?;
+    let rank = number.extract::<u32>().ok().filter(|r| *r < size);
+    rank.ok_or_else(|| {
+        PyValueError::new_err(format!("root {number} is not a rank of this group: they go from 0 to {}", size - 1))
+    })
+}
+
+pub fn algorithm(value: Option<&Bound<'_, PyAny>>, default: Algorithm) -> PyResult<Algorithm> {
+    let Some(name) = text("algo", value)? else { return Ok(default) };
     match Algorithm::parse(name) {
         Some(Algorithm::Auto) => Ok(default),
         Some(algorithm) => Ok(algorithm),
@@ -39,6 +64,12 @@ pub fn algorithm(name: &str, default: Algorithm) -> PyResult<Algorithm> {
             Err(PyValueError::new_err(format!("algo '{name}' is not one of {}", names.join(", "))))
         }
     }
+}
+
+/// An array that receives the result: what is wrong with it is said of `out`.
+pub fn output<'py>(out: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+    let py = out.py();
+    Array::of(out).map_err(|e| PyErr::from_type(e.get_type(py), format!("out: {}", e.value(py))))
 }
 
 /// Whether a forced algorithm can carry an array of `len` bytes.
@@ -63,8 +94,8 @@ pub fn writeable(array: &Array<'_>, what: &str) -> PyResult<()> {
     }
     if array.overlaps_itself() {
         return Err(PyValueError::new_err(format!(
-            "{what} has elements that share memory (strides {:?}, a broadcast or sliding view): pass a copy",
-            array.strides()
+            "{what} has elements that share memory (strides {}, a broadcast or sliding view): pass a copy",
+            tuple(array.strides())
         )));
     }
     Ok(())
@@ -74,11 +105,11 @@ pub fn writeable(array: &Array<'_>, what: &str) -> PyResult<()> {
 pub fn same_memory(x: &Bound<'_, PyAny>, a: &Array<'_>, out: &Bound<'_, PyAny>, b: &Array<'_>) -> PyResult<bool> {
     if a.shape() != b.shape() || a.kind != b.kind {
         return Err(PyValueError::new_err(format!(
-            "out has dtype {} and shape {:?}, x has dtype {} and shape {:?}: they must be equal",
+            "out has dtype {} and shape {}, x has dtype {} and shape {}: they must be equal",
             b.kind.name(),
-            b.shape(),
+            tuple(b.shape()),
             a.kind.name(),
-            a.shape()
+            tuple(a.shape())
         )));
     }
     let ((a0, a1), (b0, b1)) = (a.bounds(), b.bounds());

@@ -3,7 +3,7 @@
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString};
+use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyMemoryView, PyString};
 
 use super::arrays::{Array, Exported, Owner};
 use super::dlpack;
@@ -22,8 +22,9 @@ pub fn array<'py>(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         let (kind, id): (i32, i32) = x.call_method0("__dlpack_device__")?.extract()?;
         return if kind == 1 { dlpack::array(x) } else { Err(on_device(x, &device(kind, id))) };
     }
-    if let Ok(buffer) = PyUntypedBuffer::get(x) {
-        return from_buffer(buffer);
+    // By way of a memoryview, which fills in the strides that an exporter may leave out.
+    if let Ok(view) = PyMemoryView::from(x) {
+        return from_buffer(PyUntypedBuffer::get(&view)?);
     }
     if x.hasattr("__array_struct__")? || x.hasattr("__array_interface__")? {
         return Array::numpy(&x.py().import("numpy")?.call_method1("asarray", (x,))?);

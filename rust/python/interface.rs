@@ -57,6 +57,9 @@ impl<'py> Interface<'py> {
         if a.two != 2 {
             return Err(PyTypeError::new_err("__array_struct__ does not hold an array interface"));
         }
+        if a.typekind as u8 == b'V' {
+            return Interface::of_fields(array, a, capsule);
+        }
         Ok(Interface {
             kind: a.typekind as u8,
             item: a.itemsize as usize,
@@ -66,6 +69,25 @@ impl<'py> Interface<'py> {
             writeable: a.flags & WRITEABLE != 0,
             nd: a.nd as usize,
             // Lengths are never negative.
+            shape: a.shape.cast(),
+            strides: a.strides,
+            _capsule: capsule,
+        })
+    }
+
+    /// Of an array with fields, for which numpy leaves the flags of the structure empty.
+    #[cold]
+    fn of_fields(array: &Bound<'py, PyAny>, a: &PyArrayInterface, capsule: Bound<'py, PyAny>) -> PyResult<Interface<'py>> {
+        let flags = array.getattr("flags")?;
+        let flag = |name: &str| flags.getattr(name)?.is_truthy();
+        Ok(Interface {
+            kind: b'V',
+            item: a.itemsize as usize,
+            data: a.data.cast(),
+            contiguous: flag("c_contiguous")? && flag("aligned")?,
+            native: true,
+            writeable: flag("writeable")?,
+            nd: a.nd as usize,
             shape: a.shape.cast(),
             strides: a.strides,
             _capsule: capsule,

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod arrays;
+mod collectives;
 mod dlpack;
 mod errors;
 mod exporters;
@@ -11,6 +12,7 @@ mod host;
 mod interface;
 mod memory;
 mod strided;
+mod world;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -31,14 +33,14 @@ fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 #[pymodule]
 fn _arx(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(build_info, m)?)?;
-    m.add_function(wrap_pyfunction!(group::connect, m)?)?;
-    m.add_function(wrap_pyfunction!(group::world, m)?)?;
-    m.add_function(wrap_pyfunction!(group::is_initialized, m)?)?;
-    m.add_function(wrap_pyfunction!(group::shutdown, m)?)?;
-    m.add_function(wrap_pyfunction!(group::after_fork_in_child, m)?)?;
-    m.add_function(wrap_pyfunction!(group::all_reduce, m)?)?;
-    m.add_function(wrap_pyfunction!(group::broadcast, m)?)?;
-    m.add_function(wrap_pyfunction!(group::barrier, m)?)?;
+    m.add_function(wrap_pyfunction!(world::connect, m)?)?;
+    m.add_function(wrap_pyfunction!(world::world, m)?)?;
+    m.add_function(wrap_pyfunction!(world::is_initialized, m)?)?;
+    m.add_function(wrap_pyfunction!(world::shutdown, m)?)?;
+    m.add_function(wrap_pyfunction!(world::after_fork_in_child, m)?)?;
+    m.add_function(wrap_pyfunction!(collectives::all_reduce, m)?)?;
+    m.add_function(wrap_pyfunction!(collectives::broadcast, m)?)?;
+    m.add_function(wrap_pyfunction!(collectives::barrier, m)?)?;
     m.add_class::<group::Group>()?;
     m.add_class::<memory::Block>()?;
     Ok(())

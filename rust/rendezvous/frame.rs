@@ -6,12 +6,15 @@ use crate::error::{Rank, list};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"arx\0\0\0\x01\0");
 
+/// Words that rank 0 decides for all, without meaning here.
+pub type Settings = [u64; 4];
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// First word of a rank that wants in.
     Hello { rank: Rank, world: u32 },
     /// Rank 0's answer; the shared memory comes with it.
-    Welcome { layout: Layout, chunk: usize, round: usize, symmetric: usize },
+    Welcome { layout: Layout, settings: Settings },
     /// The rank has mapped the memory and entered the roster.
     Ready,
     /// Everybody is ready.
@@ -40,8 +43,9 @@ impl Frame {
         };
         match self {
             Frame::Hello { rank, world } => words(1, &[u64::from(*rank), u64::from(*world)]),
-            Frame::Welcome { layout: l, chunk, round, symmetric } => {
-                words(2, &[l.world, l.control, l.board, l.ring, l.heap, *chunk, *round, *symmetric].map(|w| w as u64))
+            Frame::Welcome { layout: l, settings } => {
+                let sizes = [l.world, l.control, l.board, l.ring, l.heap].map(|w| w as u64);
+                words(2, &[&sizes[..], settings].concat())
             }
             Frame::Ready => words(3, &[]),
             Frame::Go => words(4, &[]),
@@ -63,7 +67,7 @@ impl Frame {
             2 => {
                 let [world, control, board, ring, heap] = [size(2)?, size(3)?, size(4)?, size(5)?, size(6)?];
                 let layout = Layout { world, control, board, ring, heap };
-                Frame::Welcome { layout, chunk: size(7)?, round: size(8)?, symmetric: size(9)? }
+                Frame::Welcome { layout, settings: [word(7)?, word(8)?, word(9)?, word(10)?] }
             }
             3 => Frame::Ready,
             4 => Frame::Go,
@@ -93,7 +97,7 @@ mod tests {
         let layout = Layout::new(5, 1, 2, 3, 4);
         let frames = [
             Frame::Hello { rank: 3, world: 5 },
-            Frame::Welcome { layout, chunk: 1, round: 2, symmetric: 3 },
+            Frame::Welcome { layout, settings: [1, 2, 3, 4] },
             Frame::Ready,
             Frame::Go,
             Frame::Refused("rank 3 is taken — by another".into()),

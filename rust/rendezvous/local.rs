@@ -23,11 +23,10 @@ use rustix::net::{
 };
 
 use crate::arena::{Layout, Segment, handover};
-use crate::direct::Tuning;
 use crate::error::{Error, Rank, Result, ranks, seconds};
 use crate::wait::{Host, SLICE};
 
-use super::frame::{Frame, lost};
+use super::frame::{Frame, Settings, lost};
 
 /// Which job, and which place in it.
 #[derive(Clone, Debug)]
@@ -44,7 +43,7 @@ pub struct Job {
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub layout: Layout,
-    pub tuning: Tuning,
+    pub settings: Settings,
 }
 
 /// A place in a job that has formed.
@@ -257,8 +256,7 @@ impl Hub<'_> {
         let (segment, fd) = Segment::create(terms.layout.total())?;
         let segment = Arc::new(segment);
         enter(&segment, &terms.layout);
-        let Tuning { chunk, round, symmetric } = terms.tuning;
-        let welcome = Frame::Welcome { layout: terms.layout, chunk, round, symmetric }.encode();
+        let welcome = Frame::Welcome { layout: terms.layout, settings: terms.settings }.encode();
         for seat in self.seats.iter().filter_map(Seat::socket) {
             // A rank that cannot be told is dead; `hear_seated` finds that out and names it.
             let _ = handover::send(seat, &welcome, Some(fd.as_fd()));
@@ -305,7 +303,7 @@ fn newcomer(job: &Job, clock: &Clock, enter: Enter<'_>, host: &mut dyn Host) -> 
     }
     let hello = Frame::Hello { rank: job.rank, world: job.world }.encode();
     handover::send(&hub, &hello, None).map_err(|_| gone(job))?;
-    let (Frame::Welcome { layout, chunk, round, symmetric }, Some(fd)) = hear(job, &hub, clock, host)? else {
+    let (Frame::Welcome { layout, settings }, Some(fd)) = hear(job, &hub, clock, host)? else {
         return Err(Error::Init("rank 0 speaks another version of arx".into()));
     };
     if layout.world != job.world as usize {
@@ -317,7 +315,7 @@ fn newcomer(job: &Job, clock: &Clock, enter: Enter<'_>, host: &mut dyn Host) -> 
     let (Frame::Go, _) = hear(job, &hub, clock, host)? else {
         return Err(Error::Init("rank 0 speaks another version of arx".into()));
     };
-    let terms = Terms { layout, tuning: Tuning { chunk, round, symmetric } };
+    let terms = Terms { layout, settings };
     Ok(Joined { segment, terms, listener: None })
 }
 
