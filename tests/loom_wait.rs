@@ -41,8 +41,7 @@ impl Scene {
     fn wait_for(&self, value: u64) -> Result<(), Stop> {
         let forever = Patience { spin: Duration::ZERO, limit: Duration::MAX };
         let gone = || self.left.load(Ordering::Acquire) == 1;
-        let mut wait =
-            Wait { bell: &self.bell, alarm: &self.alarm, gone: &gone, patience: forever, host: &mut Host };
+        let mut wait = Wait { bell: &self.bell, alarm: &self.alarm, gone: &gone, patience: forever, host: &mut Host };
         wait.until(|| self.word.load(Ordering::Acquire) >= value)
     }
 }

@@ -1,7 +1,7 @@
 """Ranks that a test kills, stops and interrupts, and what each of them makes of it.
 
-A *scene* is a function that a test runs by ``stage``, in a fresh process that has arx loaded but is no rank. It forks its
-ranks, which takes milliseconds, so that a scene can afford a hundred jobs; a watchdog ends it and all that it started.
+A *scene* is a function that a test runs by ``stage``, in a fresh process that has arx loaded but is no rank. It forks
+its ranks, which takes milliseconds, so that a scene can afford a hundred jobs; a watchdog ends it and all that it started.
 
     def scene():
         with Job(3, loop_of_barriers) as job:
@@ -135,6 +135,7 @@ class Job:
         """Return once a rank that was sent SIGSTOP has stopped, every thread of it."""
         tasks = Path(f"/proc/{self.ranks[rank].pid}/task")
         while any(state(f"{self.ranks[rank].pid}/task/{task.name}") != "T" for task in tasks.iterdir()):
+            assert state(self.ranks[rank].pid) != "Z", f"rank {rank} ended before it could be stopped"
             time.sleep(0.001)
 
     def ends(self, ranks=None, wait=WATCHDOG):

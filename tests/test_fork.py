@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from processes import Fault, fault
+from processes import fault
 from rankside import check_usable
 
 import arx

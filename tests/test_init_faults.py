@@ -1,4 +1,4 @@
-"""Forming a job when something is wrong: ranks that die, are missing, come twice or do not agree; strangers; few descriptors."""
+"""Forming a job when ranks die, are missing, come twice or disagree, with strangers at the door and few descriptors."""
 
 import contextlib
 import os

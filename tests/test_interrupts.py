@@ -28,7 +28,7 @@ def waits_for_rank_0(say, kind, on_signal):
     rank = arx.init(timeout=300).rank
     check_usable()
     seen = []
-    signal.signal(signal.SIGINT, on_signal and (lambda *_: on_signal(seen)) or signal.default_int_handler)
+    signal.signal(signal.SIGINT, (lambda *_: on_signal(seen)) if on_signal else signal.default_int_handler)
     if rank == 0:
         signal.signal(signal.SIGUSR1, lambda *_: seen.append("come"))
         say("waits")
@@ -67,7 +67,9 @@ def raises(seen):
     raise Mine("no more")
 
 
-@pytest.mark.parametrize(("on_signal", "kind"), [(None, "KeyboardInterrupt"), (raises, "Mine")], ids=["ctrl-c", "handler"])
+@pytest.mark.parametrize(
+    ("on_signal", "kind"), [(None, "KeyboardInterrupt"), (raises, "Mine")], ids=["ctrl-c", "handler"]
+)
 def test_an_exception_of_a_signal_handler_ends_the_wait(on_signal, kind):
     for name, (at, ends) in zip(WAITS, stage(interrupting, list(WAITS), on_signal, 1), strict=True):
         assert [end.code for end in ends] == [0, 0, 0]

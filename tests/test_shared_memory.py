@@ -1,4 +1,4 @@
-"""Shared memory without names: it works whatever /dev/shm is, nothing outlives the ranks, and little of it is touched."""
+"""Shared memory without names: it works whatever /dev/shm is, nothing outlives the ranks, little of it is touched."""
 
 import functools
 import os
@@ -37,7 +37,7 @@ with arx.init() as world:
         assert (a == world.size * (np.arange(a.size) % 1000) + sum(range(world.size))).all()
     assert before == (sorted(shm.iterdir()) if shm.exists() else None), "arx has made files"
     world.barrier()
-    print("right,", "full" if shm.exists() and list(shm.iterdir()) else "empty" if shm.exists() else "missing", flush=True)
+    print("right,", "missing" if before is None else "full" if before else "empty", flush=True)
 """
 
 
@@ -90,7 +90,7 @@ def names(job):
 
 
 def killing(victims):
-    """What there is of a job of three while it runs, and when ``victims`` have been killed and the others have ended."""
+    """What there is of a job while it runs, and when ``victims`` have been killed and the others have ended."""
     with Job(3, holds, job_id="of-shared-memory") as job:
         job.hear("joined")
         during = names(job.id)

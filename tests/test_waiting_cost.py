@@ -1,4 +1,4 @@
-"""Waiting leaves the cores to others, and a group that does nothing costs nothing. Processor time, not time by the clock."""
+"""Waiting leaves the cores to others, and an idle group costs nothing. Processor time, not time by the clock."""
 
 import contextlib
 import time

@@ -51,11 +51,18 @@ pub struct Heap {
     /// Added to the start of every block; differs from rank to rank, so that the same array of two ranks does not share
     /// the low bits of its address.
     shift: usize,
+    /// Process that gives blocks back. In a fork of it the arrays are only looked at: their pages are the parent's.
+    owner: u32,
 }
 
 impl Heap {
     pub fn new(segment: Arc<Segment>, start: usize, len: usize, rank: usize) -> Heap {
-        Heap { segment, free: Mutex::new(Free(BTreeMap::from([(start, len)]))), shift: (rank % 16) * 5 * 64 }
+        Heap {
+            segment,
+            free: Mutex::new(Free(BTreeMap::from([(start, len)]))),
+            shift: (rank % 16) * 5 * 64,
+            owner: std::process::id(),
+        }
     }
 
     /// Room for `len` bytes, aligned to 64; `None` when the heap is full. Fresh memory reads as zero.
@@ -96,6 +103,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if self.heap.owner != std::process::id() {
+            return;
+        }
         self.heap.segment.punch(self.start, self.whole);
         self.heap.free.lock().unwrap_or_else(PoisonError::into_inner).give(self.start, self.whole);
     }

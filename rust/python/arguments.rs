@@ -32,7 +32,8 @@ pub fn text<'a>(what: &str, value: Option<&'a Bound<'_, PyAny>>) -> PyResult<Opt
 
 /// A time-out in seconds, as the caller wrote it.
 pub fn timeout(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Duration>> {
-    let convert = |v: &Bound<'_, PyAny>| seconds(v.extract().map_err(|_| wrong_type("timeout", "a number of seconds", v))?);
+    let convert =
+        |v: &Bound<'_, PyAny>| seconds(v.extract().map_err(|_| wrong_type("timeout", "a number of seconds", v))?);
     value.map(convert).transpose()
 }
 

@@ -12,7 +12,9 @@ use crate::dtype::DType;
 /// Reads what `x`, which is no numpy array, says of itself.
 pub fn array<'py>(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     refuse_scalars(x)?;
-    if x.get_type().module().is_ok_and(|m| m == "torch" || m.to_string().starts_with("torch.")) && x.hasattr("data_ptr")? {
+    if x.get_type().module().is_ok_and(|m| m == "torch" || m.to_string().starts_with("torch."))
+        && x.hasattr("data_ptr")?
+    {
         return torch(x);
     }
     if x.hasattr("__cuda_array_interface__")? {

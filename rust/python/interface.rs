@@ -77,7 +77,11 @@ impl<'py> Interface<'py> {
 
     /// Of an array with fields, for which numpy leaves the flags of the structure empty.
     #[cold]
-    fn of_fields(array: &Bound<'py, PyAny>, a: &PyArrayInterface, capsule: Bound<'py, PyAny>) -> PyResult<Interface<'py>> {
+    fn of_fields(
+        array: &Bound<'py, PyAny>,
+        a: &PyArrayInterface,
+        capsule: Bound<'py, PyAny>,
+    ) -> PyResult<Interface<'py>> {
         let flags = array.getattr("flags")?;
         let flag = |name: &str| flags.getattr(name)?.is_truthy();
         Ok(Interface {
