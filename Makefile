@@ -32,7 +32,7 @@ demo: $(venv)/.built $(venv)/.extra-examples ## Train a small network on four pr
 
 build: $(venv)/.built ## Build the core and install arx into .venv; Python files stay editable
 
-test: $(venv)/.built $(venv)/.extra-test $(venv)/.extra-examples ## Rust tests, then Python tests
+test: $(venv)/.built $(venv)/.extra-test $(venv)/.extra-examples $(venv)/.peers ## Rust tests, then Python tests
 	@echo "arx: cargo test"
 	cargo test --quiet
 	echo "arx: pytest"
@@ -40,8 +40,8 @@ test: $(venv)/.built $(venv)/.extra-test $(venv)/.extra-examples ## Rust tests, 
 
 loom: ## The lock-free parts under every interleaving (tests/loom_*.rs)
 	@echo "arx: loom"
-	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} \
-		cargo test --release --quiet --target-dir target/loom --test 'loom_*'
+	export RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} CARGO_PROFILE_RELEASE_LTO=off
+	cargo test --release --quiet --target-dir target/loom --test 'loom_*'
 
 lint: $(venv)/.built $(venv)/.extra-dev ## Formatting, clippy, ruff, mypy, stubs against the compiled module
 	@set -x
@@ -57,7 +57,7 @@ bench: $(venv)/.built $(venv)/.extra-bench ## Time the collectives (pytest-bench
 	@$(bin)/python -m pytest benches --benchmark-only $(PYTEST_ARGS)
 	cargo bench
 
-compare: $(venv)/.built ## Time arx against Open MPI, MPICH and Intel MPI by turns; a table for benches/record/
+compare: $(venv)/.built ## Time arx against Open MPI, MPICH, Intel MPI and gloo by turns; writes benches/record/
 	@$(bin)/python benches/compare.py --record
 
 wheel: $(venv)/.extra-wheel ## Build the manylinux wheel into dist/ and try it in clean environments
@@ -68,7 +68,7 @@ wheel: $(venv)/.extra-wheel ## Build the manylinux wheel into dist/ and try it i
 	tests/wheel.sh dist/arx-*.whl
 
 clean: ## Remove what make and cargo have made
-	@rm -rf $(venv) target dist python/arx/*.so
+	@rm -rf $(venv) .bench-venvs target dist python/arx/*.so
 
 # What the targets above stand on.
 
@@ -94,6 +94,12 @@ $(venv)/.extra-%: pyproject.toml | $(venv)/.made
 	@echo "arx: installing what '$*' needs"
 	$(bin)/python -c '$(list_requirements)' $* < pyproject.toml > $(venv)/requirements-$*.txt
 	$(bin)/pip install --quiet --requirement $(venv)/requirements-$*.txt
+	touch $@
+
+# Real launchers for the launcher tests. One that cannot be had is no failure: its tests are skipped and say why.
+$(venv)/.peers: benches/peers.py | $(venv)/.made
+	@echo "arx: installing Open MPI, MPICH and Intel MPI for the launcher tests, each in .bench-venvs"
+	$(bin)/python benches/peers.py || echo "arx: not all of them could be had"
 	touch $@
 
 $(venv)/.built: $(core) $(venv)/.extra-build

@@ -140,7 +140,7 @@ fn lines_are_written_again_only_when_nobody_looks() {
 
 #[test]
 fn three_ranks_see_each_other_whole() {
-    explore(&[&[Takes; 2], &[Takes; 2], &[Takes; 2]]);
+    explore(&[&[Takes], &[Takes], &[Takes]]);
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn one_shot(rings: &Rings, me: usize, pieces: usize) {
 
 #[test]
 fn two_ranks_stage_ahead_of_each_other() {
-    explore(2, 2, |rings, me| one_shot(rings, me, 5));
+    explore(2, 2, |rings, me| one_shot(rings, me, 4));
 }
 
 /// One round of `Direct::parts`: a line for each rank, and one for the result of the ring's own rank.
@@ -211,7 +211,7 @@ fn parts(rings: &Rings, me: usize, rounds: usize) {
 
 #[test]
 fn parts_are_reduced_and_collected_round_the_ring() {
-    explore(2, 9, |rings, me| parts(rings, me, 5));
+    explore(2, 9, |rings, me| parts(rings, me, 4));
 }
 
 #[test]

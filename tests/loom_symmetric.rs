@@ -62,8 +62,3 @@ fn explore(world: usize, calls: u64) {
 fn an_array_is_its_owners_again_after_each_call() {
     explore(2, 3);
 }
-
-#[test]
-fn three_ranks_write_into_each_others_arrays() {
-    explore(3, 1);
-}

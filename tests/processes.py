@@ -1,7 +1,7 @@
 """Ranks that a test kills, stops and interrupts, and what each of them makes of it.
 
 A *scene* is a function that a test runs by ``stage``, in a fresh process that has arx loaded but is no rank. It forks
-its ranks, which takes milliseconds, so that a scene can afford a hundred jobs; a watchdog ends it and all that it started.
+its ranks, which takes milliseconds, so that a scene can afford a hundred jobs; a watchdog ends it with all its ranks.
 
     def scene():
         with Job(3, loop_of_barriers) as job:

@@ -36,9 +36,8 @@ def test_the_launcher_passes_mask_and_settings_on(p, cores, tmp_path):
     mask = sorted(os.sched_getaffinity(0))[: None if cores == "all" else 1]
     program, threads = write_script(tmp_path, PROGRAM), {"OMP_NUM_THREADS": "7"}
     if cores == "one":
-        limited = (
-            f"import os, sys; os.sched_setaffinity(0, {mask}); os.execv(sys.executable, ['python', *sys.argv[1:]])"
-        )
+        limited = f"import os, sys; os.sched_setaffinity(0, {mask}); sys.argv[0] = python = sys.executable; "
+        limited += "os.execv(python, sys.argv)"
         (tmp_path / "limited.py").write_text(limited)
         done = run_arx(tmp_path, "-n", p, tmp_path / "limited.py", program, env=threads)
     else:

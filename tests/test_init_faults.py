@@ -233,26 +233,26 @@ def test_strangers_do_not_keep_a_job_from_forming():
 # Many ranks, few descriptors.
 
 
-def modest(say, files):
+def modest(say, files, limit):
     """A rank that may open few files."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    return joins(say, 60)
+    return joins(say, limit)
 
 
-def many(world, files):
+def many(world, files, limit):
     # This process itself holds two descriptors for each rank.
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-    with Job(world, modest, files) as job:
+    with Job(world, modest, files, limit) as job:
         return [end.result for end in job.ends()]
 
 
 @pytest.mark.parametrize(("world", "files"), [(9, 64), (128, 256)])
 def test_many_ranks_with_few_descriptors(world, files):
-    assert stage(many, world, files, timeout=120) == [f"rank {rank} of {world}" for rank in range(world)]
+    assert stage(many, world, files, 100, timeout=120) == [f"rank {rank} of {world}" for rank in range(world)]
 
 
 def test_too_few_descriptors_are_an_error_that_says_so():
-    for error in stage(many, 70, 64):
+    for error in stage(many, 70, 64, 10):
         assert error.kind == "InitError", error
         assert "descriptors" in error.text
         assert "64" in error.text

@@ -3,7 +3,20 @@
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, final
 
-X = TypeVar("X")
+__all__ = [
+    "Group",
+    "_after_fork_in_child",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "build_info",
+    "connect",
+    "is_initialized",
+    "shutdown",
+    "world",
+]
+
+_X = TypeVar("_X")
 
 class _Settings(TypedDict):
     rank: int
@@ -29,18 +42,20 @@ class Group:
     def name(self) -> str: ...
     def all_reduce(
         self,
-        x: X,
+        x: _X,
         op: str | None = None,
         *,
         out: Any = None,
         algo: str | None = None,
         timeout: float | None = None,
         name: str | None = None,
-    ) -> X: ...
-    def broadcast(self, x: X, root: int | None = None, *, timeout: float | None = None, name: str | None = None) -> X: ...
+    ) -> _X: ...
+    def broadcast(
+        self, x: _X, root: int | None = None, *, timeout: float | None = None, name: str | None = None
+    ) -> _X: ...
     def barrier(self, *, timeout: float | None = None) -> None: ...
     def shutdown(self) -> None: ...
-    def _allocate(self, nbytes: int) -> Block: ...
+    def _allocate(self, nbytes: int) -> memoryview: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -49,13 +64,8 @@ class Group:
         _traceback: TracebackType | None,
     ) -> None: ...
 
-@final
-class Block:
-    def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
 def all_reduce(
-    x: X,
+    x: _X,
     op: str | None = None,
     *,
     out: Any = None,
@@ -63,10 +73,10 @@ def all_reduce(
     algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,
-) -> X: ...
+) -> _X: ...
 def broadcast(
-    x: X, root: int | None = None, *, group: Group | None = None, timeout: float | None = None, name: str | None = None
-) -> X: ...
+    x: _X, root: int | None = None, *, group: Group | None = None, timeout: float | None = None, name: str | None = None
+) -> _X: ...
 def barrier(*, group: Group | None = None, timeout: float | None = None) -> None: ...
 def build_info() -> dict[str, Any]: ...
 def connect(settings: _Settings) -> Group: ...

@@ -42,7 +42,7 @@ def empty(shape: Shape, dtype: DTypeLike = float) -> NDArray[Any]:
     except OverflowError:
         msg = f"an array of shape {dims} and dtype '{dtype}' is larger than any memory"
         raise MemoryError(msg) from None
-    return np.ndarray(dims, dtype, buffer=memoryview(block))
+    return np.ndarray(dims, dtype, buffer=block)
 
 
 def zeros(shape: Shape, dtype: DTypeLike = float) -> NDArray[Any]:

@@ -30,9 +30,9 @@ def init(
 ) -> _arx.Group:
     """Join the job that this process was started in and return the group of all ranks, the world.
 
-    The place is found by itself, in this order: these arguments, `ARX_*`, torchrun's variables, `PMI_FD` (MPICH, Intel
-    MPI), Open MPI, a Slurm step, and else a world of one, in which every call works and changes nothing. `arx env` shows
-    what is found and why. All ranks must be on one host in this version.
+    The place is found by itself, in this order: these arguments, `ARX_*`, torchrun's variables, `PMI_FD` (MPICH and
+    Intel MPI), Open MPI, a Slurm step, and else a world of one, in which every call works and changes nothing.
+    `arx env` shows what is found and why. All ranks must be on one host in this version.
 
     Calling it again returns the same group. Nothing happens at import.
 
@@ -137,7 +137,8 @@ def _check_again(rank: int | None, world_size: int | None, job_id: str | None) -
     asked = {"rank": rank, "world_size": world_size, "job_id": job_id}
     for key, value in asked.items():
         if value is not None and value != getattr(here, key):
-            msg = f"arx is already initialised with {key}={getattr(here, key)!r}; init({key}={value!r}) needs arx.shutdown() first"
+            now = getattr(here, key)
+            msg = f"arx is already initialised with {key}={now!r}; init({key}={value!r}) needs arx.shutdown() first"
             raise InitError(msg)
 
 
@@ -153,8 +154,9 @@ def _refuse_heir(taken: str) -> None:
     pid, _, identity = taken.partition(" ")
     if pid and pid != str(os.getpid()) and identity == _identity():
         msg = (
-            f"process {os.getpid()} inherited the environment of a rank whose place is already taken by process {pid}: a child of a "
-            "rank is not a rank. Call arx.init() under `if __name__ == '__main__':`, or start ranks with `arx run`"
+            f"process {os.getpid()} inherited the environment of a rank whose place is already taken by process {pid}: "
+            "a child of a rank is not a rank. Call arx.init() under `if __name__ == '__main__':`, or start ranks with "
+            "`arx run`"
         )
         raise InitError(msg)
 

@@ -60,7 +60,7 @@ def all_reduce(
 
 
 def _new_array(x: Any) -> NDArray[Any]:
-    """Return a copy of `x` that numpy owns; what has none becomes an object array, which is refused on all ranks alike."""
+    """Return a copy that numpy owns; what has none becomes an object array, which is refused on all ranks alike."""
     import numpy as np
 
     try:

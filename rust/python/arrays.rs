@@ -208,7 +208,7 @@ impl<'py> Array<'py> {
         let mut extent = self.item;
         axes.into_iter().any(|(stride, n)| {
             let clash = stride < extent;
-            extent = stride * (n - 1) + extent;
+            extent += stride * (n - 1);
             clash
         })
     }

@@ -50,7 +50,6 @@ use super::world;
 /// >>> arx.all_reduce(x)                                      # doctest: +SKIP
 #[pyfunction]
 #[pyo3(signature = (x, op = None, *, out = None, group = None, algo = None, timeout = None, name = None))]
-#[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python signature")]
 pub fn all_reduce<'py>(
     x: Bound<'py, PyAny>,
     op: Option<Bound<'py, PyAny>>,

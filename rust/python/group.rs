@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyMemoryView, PyTuple};
 
 use super::arguments;
 use super::arrays::{Array, Packed};
@@ -139,7 +139,6 @@ impl Group {
 
     /// As the function `arx.all_reduce`, in this group.
     #[pyo3(signature = (x, op = None, *, out = None, algo = None, timeout = None, name = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python signature")]
     fn all_reduce<'py>(
         slf: &Bound<'py, Self>,
         x: Bound<'py, PyAny>,
@@ -183,8 +182,9 @@ impl Group {
     }
 
     /// Memory of `nbytes` that the other ranks of this host can read, all zero.
-    fn _allocate(&self, nbytes: usize) -> PyResult<Block> {
-        Ok(Block::new(self.lock()?.allocate(nbytes)?))
+    fn _allocate<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, PyMemoryView>> {
+        let block = Block::new(self.lock()?.allocate(nbytes)?);
+        PyMemoryView::from(Bound::new(py, block)?.as_any())
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

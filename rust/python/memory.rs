@@ -23,10 +23,6 @@ impl Block {
 
 #[pymethods]
 impl Block {
-    fn __len__(&self) -> usize {
-        self.block.len()
-    }
-
     /// # Safety
     /// Called by the interpreter with a `view` to fill in.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

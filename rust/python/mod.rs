@@ -42,6 +42,5 @@ fn _arx(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(collectives::broadcast, m)?)?;
     m.add_function(wrap_pyfunction!(collectives::barrier, m)?)?;
     m.add_class::<group::Group>()?;
-    m.add_class::<memory::Block>()?;
     Ok(())
 }
