@@ -13,9 +13,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::arena::Segment;
@@ -38,7 +39,14 @@ const QUOTA: usize = 3;
 const MISSING_AT: usize = 8;
 const CPUS_AT: usize = MISSING_AT + MISSING;
 
-const _: () = assert!(CPUS_AT + CPUS <= 64);
+/// In rank 0's entry: who says for all which ranks were lost (its rank + 1), and whether it has said so.
+const SPEAKER: usize = CPUS_AT + CPUS;
+const SPOKEN: usize = SPEAKER + 1;
+
+const _: () = assert!(SPOKEN < 64);
+
+/// Deaths so close together are one event: an out-of-memory killer or an operator ends several processes at once.
+const TOGETHER: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
@@ -55,12 +63,14 @@ pub enum State {
     Interrupted = 5,
     /// Closed its group because of what happened to others.
     Failed = 6,
+    /// Left the group, or its program, with an exception.
+    Raised = 7,
 }
 
 impl State {
     fn of(word: u64) -> State {
         use State::*;
-        [Active, Finished, Dead, TimedOut, Interrupted, Failed]
+        [Active, Finished, Dead, TimedOut, Interrupted, Failed, Raised]
             .into_iter()
             .find(|s| *s as u64 == word)
             .unwrap_or(Absent)
@@ -133,10 +143,8 @@ impl Roster {
 
     /// Leaves the active state, once: the first reason stays.
     pub fn leave(&self, rank: Rank, state: State, missing: &[Rank]) -> bool {
+        self.note_missing(rank, missing);
         let entry = self.entry(rank);
-        for r in missing {
-            entry[MISSING_AT + *r as usize / 64].fetch_or(1 << (r % 64), Ordering::Relaxed);
-        }
         // publishes: the missing ranks, and all that this rank did
         entry[STATE].compare_exchange(State::Active as u64, state as u64, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -151,6 +159,42 @@ impl Roster {
     /// Ranks in `state` that have not completed call `sequence`.
     pub fn behind(&self, sequence: u64, state: State) -> Vec<Rank> {
         (0..self.world as Rank).filter(|r| self.state(*r) == state && self.completed(*r) < sequence).collect()
+    }
+
+    /// Ranks whose processes are gone, the same list for every survivor: the first to ask waits a moment for others that
+    /// die at the same time, and then says it for all.
+    pub fn lost(&self, me: Rank) -> Vec<Rank> {
+        let (speaker, spoken) = (&self.entry(0)[SPEAKER], &self.entry(0)[SPOKEN]);
+        let mine = u64::from(me) + 1;
+        match speaker.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                std::thread::sleep(TOGETHER);
+                self.note_missing(me, &self.dead());
+                // publishes: the speaker's list
+                spoken.store(1, Ordering::Release);
+            }
+            Err(_) => {
+                // The speaker may have died too; then everybody says what it sees.
+                let until = Instant::now() + 4 * TOGETHER;
+                while spoken.load(Ordering::Acquire) == 0 && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        match spoken.load(Ordering::Acquire) {
+            0 => self.dead(),
+            _ => self.missing(speaker.load(Ordering::Acquire) as Rank - 1),
+        }
+    }
+
+    fn dead(&self) -> Vec<Rank> {
+        (0..self.world as Rank).filter(|r| self.state(*r) == State::Dead).collect()
+    }
+
+    fn note_missing(&self, rank: Rank, missing: &[Rank]) {
+        for r in missing {
+            self.entry(rank)[MISSING_AT + *r as usize / 64].fetch_or(1 << (r % 64), Ordering::Relaxed);
+        }
     }
 
     /// Whether call `sequence` can no longer end because somebody left before completing it.
@@ -189,8 +233,9 @@ impl Watcher {
         let mut peers = Vec::new();
         for rank in (0..roster.world as Rank).filter(|r| *r != me) {
             match open(roster.pid(rank)) {
-                Some(pidfd) => peers.push((rank, pidfd)),
-                None => mark_dead(&roster, rank, &alarm),
+                Ok(pidfd) => peers.push((rank, pidfd)),
+                Err(Errno::SRCH) => mark_dead(&roster, rank, &alarm),
+                Err(e) => return Err(Error::os(&format!("cannot watch the process of rank {rank} (pidfd_open)"), e)),
             }
         }
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
@@ -217,9 +262,9 @@ impl Drop for Watcher {
     }
 }
 
-fn open(pid: u64) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
+fn open(pid: u64) -> std::result::Result<OwnedFd, Errno> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    pidfd_open(pid, PidfdFlags::empty())
 }
 
 fn mark_dead(roster: &Roster, rank: Rank, alarm: &Alarm) {
@@ -273,7 +318,7 @@ impl Watch {
         loop {
             match poll(&mut fds, None) {
                 Ok(_) => return fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 // Out of kernel memory: deaths are noticed a little later.
                 Err(_) => std::thread::sleep(Duration::from_millis(50)),
             }

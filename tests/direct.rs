@@ -25,12 +25,18 @@ const HANG: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 enum What {
     Reduce(DType, ReduceOp),
-    Broadcast { root: usize },
+    Broadcast {
+        root: usize,
+    },
     Barrier,
     /// One rank comes with another call.
-    Disagree { rank: usize },
+    Disagree {
+        rank: usize,
+    },
     /// One rank refuses its arguments, and does not wait.
-    Refuse { rank: usize },
+    Refuse {
+        rank: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +243,8 @@ fn input(rank: usize, sequence: u64, len: usize, dtype: DType) -> Vec<u8> {
 
 /// All ranks' inputs, combined in rank order.
 fn combined(world: usize, sequence: u64, len: usize, dtype: DType, op: ReduceOp) -> Vec<u8> {
-    let mut inputs: Vec<Vec<u8>> = (0..world).map(|rank| [input(rank, sequence, len, dtype), vec![0; 64]].concat()).collect();
+    let mut inputs: Vec<Vec<u8>> =
+        (0..world).map(|rank| [input(rank, sequence, len, dtype), vec![0; 64]].concat()).collect();
     for (rank, buffer) in inputs.iter_mut().enumerate() {
         fill(aligned(buffer, len), &input(rank, sequence, len, dtype));
     }
@@ -265,9 +272,9 @@ fn step(world: usize) -> impl Strategy<Value = Step> {
     let elements = prop_oneof![1..80usize, 1..=MOST / 16];
     // All private, all in the segment, or each rank as it likes.
     let symmetric = || prop_oneof![Just(0), Just(u32::MAX), any::<u32>()];
-    (what, algorithm, elements, symmetric(), symmetric()).prop_map(|(what, algorithm, elements, symmetric, in_place)| {
-        Step { what, algorithm, elements, symmetric, in_place }
-    })
+    (what, algorithm, elements, symmetric(), symmetric()).prop_map(
+        |(what, algorithm, elements, symmetric, in_place)| Step { what, algorithm, elements, symmetric, in_place },
+    )
 }
 
 fn case() -> impl Strategy<Value = Case> {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -52,12 +53,15 @@ def init(
         PeerLostError: a rank died meanwhile.
     """
     global _place
+    if transport not in ("auto", "shm"):
+        msg = f"transport {transport!r} is not available in this version: 'auto' and 'shm' are"
+        raise InitError(msg)
     if _arx.is_initialized():
         _check_again(rank, world_size, job_id)
         return _arx.world()
-    if transport not in ("auto", "shm"):
-        msg = f"transport '{transport}' is not available in this version: 'auto' and 'shm' are"
-        raise InitError(msg)
+    if job_id is not None and not isinstance(job_id, str):
+        msg = f"job_id must be a string, not {type(job_id).__name__}"
+        raise TypeError(msg)
     del master, secret  # named by launchers of several hosts; one host needs neither
     # Not at the top: who imports arx only to look at it, or to launch, does not pay for it.
     from arx.launch.detect import TAKEN, detect
@@ -163,18 +167,38 @@ def _refuse_heir(taken: str) -> None:
 
 def _seconds(given: float | None, variable: str, default: float) -> float:
     text = os.environ.get(variable)
-    if given is not None or not text:
-        return default if given is None else float(given)
+    if given is not None:
+        if isinstance(given, str) or not hasattr(given, "__float__"):
+            msg = f"timeout must be a number of seconds, not {type(given).__name__}"
+            raise TypeError(msg)
+        return float(given)
+    if not text:
+        return default
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        msg = f"{variable}={text!r} is not a number"
-        raise InitError(msg) from None
+        number = -1.0
+    if number < 0 or number != number:
+        msg = f"{variable}={text!r} is not a number from 0"
+        raise InitError(msg)
+    return number
 
 
 def _register() -> None:
     global _registered
     if not _registered:
         _registered = True
-        atexit.register(shutdown)
-        os.register_at_fork(after_in_child=_arx._after_fork_in_child)
+        atexit.register(_at_exit)
+        os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _at_exit() -> None:
+    """Leave the world with the program; the others are told if it ends with an exception."""
+    # At a prompt the last exception is some earlier line's.
+    _arx.shutdown(getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1"))
+
+
+def _after_fork_in_child() -> None:
+    socket = _arx._after_fork_in_child()
+    if socket >= 0:
+        os.close(socket)

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::direct::words::Mark;
 use crate::direct::{Boards, Direct, Turn};
 use crate::error::{Error, Rank, ranks, seconds};
 use crate::health::{Roster, State};
 use crate::wait::{Stop, Wait};
 
-use super::call::Call;
+use super::call::{Call, Collective};
 
 /// Everything that is known where a wait ended without its condition.
 pub(super) struct Scene<'a> {
@@ -39,7 +38,7 @@ impl Scene<'_> {
         let missing = self.missing();
         let details: Vec<String> = missing.iter().map(|r| self.standing(*r)).collect();
         let text = format!(
-            "rank {} waited {} in {} for {}: {}. The group is closed. Is that rank stuck, or is it busy for longer than \
+            "rank {} waited {} in {} for {}: {}. The group is closed. Is it stuck, or busy for longer than \
              timeout= allows?",
             self.rank,
             seconds(self.limit),
@@ -50,22 +49,34 @@ impl Scene<'_> {
         Error::Timeout { missing, text }
     }
 
-    /// Ranks that have not arrived; if all have, those that are furthest behind.
+    /// Those on whom the others wait: of the ranks that have not arrived, the ones furthest behind; if all have arrived,
+    /// the ones that have done least in this call.
     fn missing(&self) -> Vec<Rank> {
         let others = || (0..self.boards.world() as Rank).filter(|r| *r != self.rank);
+        let read = |r: Rank| self.boards.of(r as usize).progress.read.position();
         let absent: Vec<Rank> = others().filter(|r| !self.arrived(*r)).collect();
         if !absent.is_empty() {
-            return absent;
+            // A rank may be kept from arriving by another that has not read what it staged.
+            return least(absent, |r| (self.roster.completed(r), read(r)));
         }
-        let progress = |r: &Rank| {
-            let p = &self.boards.of(*r as usize).progress;
-            [&p.staged, &p.reduced, &p.read, &p.wrote]
-                .map(Mark::position)
-                .iter()
-                .fold(0, |a: u64, b| a.wrapping_add(*b))
-        };
-        let least = others().map(|r| progress(&r)).min();
-        others().filter(|r| Some(progress(r)) == least).collect()
+        match self.call.collective {
+            Collective::Broadcast { root } => {
+                // Readers are behind the root at all times; they are late if they have not read what is there.
+                let board = self.boards.of(root as usize);
+                let staged =
+                    board.progress.staged.position().max(board.arrival(self.turn.sequence).head.place().staged);
+                let slow: Vec<Rank> = others().filter(|r| *r != root && read(*r) < staged).collect();
+                match (slow.is_empty(), root == self.rank) {
+                    (true, false) => vec![root],
+                    (true, true) => others().collect(),
+                    (false, _) => least(slow, read),
+                }
+            }
+            _ => least(others().collect(), |r| {
+                let p = &self.boards.of(r as usize).progress;
+                [&p.staged, &p.reduced, &p.read, &p.wrote].iter().fold(0_u64, |sum, w| sum.wrapping_add(w.position()))
+            }),
+        }
     }
 
     fn arrived(&self, rank: Rank) -> bool {
@@ -87,14 +98,13 @@ impl Scene<'_> {
         let behind = |state| -> Vec<Rank> {
             self.roster.behind(self.turn.sequence, state).into_iter().filter(|r| *r != self.rank).collect()
         };
-        let dead = behind(State::Dead);
-        if !dead.is_empty() {
+        if !behind(State::Dead).is_empty() {
+            let dead = self.roster.lost(self.rank);
             let pids: Vec<String> = dead.iter().map(|r| self.roster.pid(*r).to_string()).collect();
             let text = format!(
-                "{} {} lost: the process is gone (pid {}), noticed by rank {} in {}. Killed, crashed or out of memory? The \
-                 group is closed",
+                "{} lost: {} gone (pid {}), noticed by rank {} in {}. Killed, crashed or out of memory? The group is closed",
                 ranks(&dead),
-                if dead.len() == 1 { "was" } else { "were" },
+                if dead.len() == 1 { "the process is" } else { "their processes are" },
                 pids.join(", "),
                 self.rank,
                 self.here()
@@ -124,6 +134,16 @@ impl Scene<'_> {
                 self.here()
             ));
         }
+        let raised = behind(State::Raised);
+        if !raised.is_empty() {
+            let text = format!(
+                "{} left the group with an exception (see its output), so rank {} cannot complete {}. The group is closed",
+                ranks(&raised),
+                self.rank,
+                self.here()
+            );
+            return Error::PeerLost { ranks: raised, text };
+        }
         let finished = behind(State::Finished);
         if !finished.is_empty() {
             let last: Vec<String> = finished.iter().map(|r| format!("#{}", self.roster.completed(*r))).collect();
@@ -145,6 +165,12 @@ impl Scene<'_> {
             self.here()
         ))
     }
+}
+
+/// Those of `ranks` for which `key` is smallest.
+fn least<K: Ord>(ranks: Vec<Rank>, key: impl Fn(Rank) -> K) -> Vec<Rank> {
+    let low = ranks.iter().map(|r| key(*r)).min();
+    ranks.into_iter().filter(|r| Some(key(*r)) == low).collect()
 }
 
 /// Ranks came with different calls: exchanges descriptions, and returns the sentence that all of them raise.

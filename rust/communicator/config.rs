@@ -45,7 +45,8 @@ impl Config {
         for word in self.tune.iter().flat_map(|t| t.split(',')).filter(|w| !w.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             if !known.contains(&key) || value.parse::<usize>().is_err() {
-                return Err(Error::Init(format!("ARX_TUNE: '{word}' is not one of {}=NUMBER", known.join("=, "))));
+                let known = known.map(|key| format!("{key}=NUMBER")).join(", ");
+                return Err(Error::Init(format!("ARX_TUNE: '{word}' is not one of {known}")));
             }
         }
         Ok(())

@@ -12,6 +12,7 @@ mod blame;
 mod call;
 mod config;
 
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,8 @@ struct Link {
     spin: Duration,
     /// Dropped, and so joined, when the group is left.
     watcher: Option<Watcher>,
+    /// Number of rank 0's socket, which the watcher holds.
+    socket: Option<RawFd>,
 }
 
 const CONTROL: usize = size_of::<Control>();
@@ -62,6 +65,7 @@ impl Communicator {
     /// Meets the other ranks; returns when all of them are there.
     pub fn connect(config: &Config, host: &mut dyn Host) -> Result<Communicator> {
         config.check()?;
+        check_descriptors(config.world)?;
         if config.world == 1 {
             let size = machine::memory().next_multiple_of(2 << 20);
             let segment = Arc::new(Segment::create(size)?.0);
@@ -87,11 +91,16 @@ impl Communicator {
         let roster = Roster::new(Arc::clone(&segment), CONTROL, world);
         let (tuning, cores) = config::told(joined.terms.settings);
         let crowd = world > cores.unwrap_or_else(|| roster.cores());
+        let socket = joined.listener.as_ref().map(AsRawFd::as_raw_fd);
         let door = joined
             .listener
             .map(|listener| Box::new(LateDoor::new(listener, roster.clone(), config.job_id.clone())) as Box<dyn Door>);
         let alarm = Alarm { segment: Arc::clone(&segment), raise: raise_in };
-        let watcher = Watcher::start(roster.clone(), config.rank, alarm, door)?;
+        let watcher = Watcher::start(roster.clone(), config.rank, alarm, door).inspect_err(|_| {
+            // The others already count on this rank.
+            roster.leave(config.rank, State::Failed, &[]);
+            raise_in(&segment);
+        })?;
         let rank = config.rank as usize;
         let heap = Heap::new(Arc::clone(&segment), layout.heap_of(rank), layout.heap, rank);
         for (start, len) in (0..world).map(|rank| layout.ring_block(rank)) {
@@ -103,6 +112,7 @@ impl Communicator {
             roster,
             spin: config.spin(crowd),
             watcher: Some(watcher),
+            socket,
         };
         Ok(Communicator::new(config, heap, Some(link)))
     }
@@ -126,6 +136,11 @@ impl Communicator {
 
     pub fn world(&self) -> u32 {
         self.world
+    }
+
+    /// Number of the job's socket on rank 0: a forked child closes its copy, which would keep the job's name taken.
+    pub fn socket(&self) -> Option<RawFd> {
+        self.link.as_ref().and_then(|link| link.socket)
     }
 
     /// More ranks than cores.
@@ -299,9 +314,10 @@ impl Communicator {
         }
     }
 
-    /// Leaves the group. Others who still need this rank are told at once.
-    pub fn shutdown(&mut self) {
-        self.leave(State::Finished, &[]);
+    /// Leaves the group, because the program wants to or because an exception makes it. Others who still need this rank
+    /// are told at once.
+    pub fn shutdown(&mut self, raised: bool) {
+        self.leave(if raised { State::Raised } else { State::Finished }, &[]);
         if let Some(link) = &mut self.link {
             link.watcher = None;
         }
@@ -311,6 +327,22 @@ impl Communicator {
 
 /// Largest payload of the shortest path, in bytes: what `algo="lines"` can carry.
 pub const LINES: usize = PAYLOAD;
+
+/// Each rank holds one descriptor for every other; that it has so many is better known before the others wait for it.
+fn check_descriptors(world: u32) -> Result<()> {
+    const OWN: usize = 8;
+    let Some(limit) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current else { return Ok(()) };
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
+    let need = open + world as usize + OWN;
+    if need as u64 > limit {
+        return Err(Error::Init(format!(
+            "{world} ranks need {need} file descriptors in each process ({open} are open already), and the limit is \
+             {limit}: raise it with `ulimit -n {}`",
+            need.next_multiple_of(256)
+        )));
+    }
+    Ok(())
+}
 
 fn raise_in(segment: &Segment) {
     let control: &Control = segment.at(0);

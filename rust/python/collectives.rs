@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use super::group::{Group, Reduce, Spread};
+use super::group::{Reduce, Spread};
 use super::world;
 
 /// Combine `x` element by element over all ranks; every rank holds the result.
@@ -54,7 +54,7 @@ pub fn all_reduce<'py>(
     x: Bound<'py, PyAny>,
     op: Option<Bound<'py, PyAny>>,
     out: Option<Bound<'py, PyAny>>,
-    group: Option<Bound<'py, Group>>,
+    group: Option<Bound<'py, PyAny>>,
     algo: Option<Bound<'py, PyAny>>,
     timeout: Option<Bound<'py, PyAny>>,
     name: Option<Bound<'py, PyAny>>,
@@ -84,7 +84,7 @@ pub fn all_reduce<'py>(
 pub fn broadcast<'py>(
     x: Bound<'py, PyAny>,
     root: Option<Bound<'py, PyAny>>,
-    group: Option<Bound<'py, Group>>,
+    group: Option<Bound<'py, PyAny>>,
     timeout: Option<Bound<'py, PyAny>>,
     name: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -98,7 +98,7 @@ pub fn broadcast<'py>(
 #[pyo3(signature = (*, group = None, timeout = None))]
 pub fn barrier<'py>(
     py: Python<'py>,
-    group: Option<Bound<'py, Group>>,
+    group: Option<Bound<'py, PyAny>>,
     timeout: Option<Bound<'py, PyAny>>,
 ) -> PyResult<()> {
     world::resolve(py, group)?.get().barrier(py, timeout)

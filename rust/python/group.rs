@@ -29,6 +29,8 @@ pub struct Group {
     size: u32,
     /// `world::forks` when it was made.
     forks: u32,
+    /// Number of rank 0's socket; -1 on other ranks.
+    socket: i32,
     /// Of calls that name none.
     algorithm: Algorithm,
 }
@@ -36,7 +38,12 @@ pub struct Group {
 impl Group {
     pub fn new(communicator: Communicator, algorithm: Algorithm) -> Group {
         let (rank, size) = (communicator.rank(), communicator.world());
-        Group { communicator: Mutex::new(communicator), rank, size, forks: world::forks(), algorithm }
+        let socket = communicator.socket().unwrap_or(-1);
+        Group { communicator: Mutex::new(communicator), rank, size, forks: world::forks(), socket, algorithm }
+    }
+
+    pub fn socket(&self) -> i32 {
+        self.socket
     }
 }
 
@@ -44,6 +51,26 @@ impl Group {
     /// Whether this process is a fork of the rank that made the group.
     fn is_inherited(&self) -> bool {
         self.forks != world::forks()
+    }
+
+    /// Leaves the group, with an exception or without.
+    pub fn leave(&self, py: Python<'_>, raised: bool) -> PyResult<()> {
+        if self.is_inherited() {
+            return Ok(()); // a forked child has nothing to leave
+        }
+        let mut communicator = self.lock()?;
+        detach(py, || communicator.shutdown(raised));
+        Ok(())
+    }
+
+    /// Refuses to take part in the next call, for a reason found outside.
+    pub fn refuse(&self, py: Python<'_>, reason: PyErr) -> PyErr {
+        match self.lock() {
+            Ok(mut communicator) => {
+                self.checked(py, &mut communicator, || Err::<(), _>(reason)).expect_err("it refuses")
+            }
+            Err(error) => error,
+        }
     }
 
     fn lock(&self) -> PyResult<MutexGuard<'_, Communicator>> {
@@ -172,13 +199,8 @@ impl Group {
     }
 
     /// Leaves the group; ranks that still need this one get `PeerLostError`. Harmless when called twice.
-    pub fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        if self.is_inherited() {
-            return Ok(()); // a forked child has nothing to leave
-        }
-        let mut communicator = self.lock()?;
-        detach(py, || communicator.shutdown());
-        Ok(())
+    fn shutdown(slf: &Bound<'_, Self>) -> PyResult<()> {
+        world::leave(slf, false)
     }
 
     /// Memory of `nbytes` that the other ranks of this host can read, all zero.
@@ -193,11 +215,11 @@ impl Group {
 
     fn __exit__(
         slf: &Bound<'_, Self>,
-        _type: Option<Bound<'_, PyAny>>,
+        kind: Option<Bound<'_, PyAny>>,
         _value: Option<Bound<'_, PyAny>>,
         _traceback: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        world::leave(slf)
+        world::leave(slf, kind.is_some())
     }
 
     fn __repr__(&self) -> String {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use super::arguments;
@@ -28,10 +29,14 @@ pub fn forks() -> u32 {
 }
 
 /// The group that a call names, or the world.
-pub fn resolve<'py>(py: Python<'py>, group: Option<Bound<'py, Group>>) -> PyResult<Bound<'py, Group>> {
+pub fn resolve<'py>(py: Python<'py>, group: Option<Bound<'py, PyAny>>) -> PyResult<Bound<'py, Group>> {
     match group {
-        Some(group) => Ok(group),
         None => world(py),
+        Some(group) => group.cast_into::<Group>().or_else(|error| {
+            let got = error.into_inner().get_type().name()?.to_string();
+            let refusal = PyTypeError::new_err(format!("group must be an arx.Group, not {got}"));
+            Err(world(py)?.get().refuse(py, refusal))
+        }),
     }
 }
 
@@ -102,27 +107,36 @@ pub fn is_initialized() -> bool {
     current().is_some()
 }
 
-/// Leaves the world, if there is one. Ranks that still need this one get `PeerLostError`.
+/// Leaves the world, if there is one. Ranks that still need this one get `PeerLostError`; `raised` tells them that an
+/// exception is the reason.
 #[pyfunction]
-pub fn shutdown(py: Python<'_>) -> PyResult<()> {
+#[pyo3(signature = (raised = false))]
+pub fn shutdown(py: Python<'_>, raised: bool) -> PyResult<()> {
     let group = current().take();
-    group.map_or(Ok(()), |group| group.get().shutdown(py))
+    group.map_or(Ok(()), |group| group.get().leave(py, raised))
 }
 
 /// Leaves `group`, and forgets it if it is the world.
-pub fn leave(group: &Bound<'_, Group>) -> PyResult<()> {
-    let py = group.py();
-    let is_world = current().as_ref().is_some_and(|world| world.is(group));
-    if is_world { shutdown(py) } else { group.get().shutdown(py) }
+pub fn leave(group: &Bound<'_, Group>, raised: bool) -> PyResult<()> {
+    let mut world = current();
+    if world.as_ref().is_some_and(|world| world.is(group)) {
+        *world = None;
+    }
+    drop(world);
+    group.get().leave(group.py(), raised)
 }
 
 /// Registered by `arx.init` with `os.register_at_fork`.
+///
+/// Returns a descriptor that the child must close, or -1: rank 0's socket, which would keep the job's name taken as long as
+/// the child lives.
 #[pyfunction]
 #[pyo3(name = "_after_fork_in_child")]
-pub fn after_fork_in_child() {
+pub fn after_fork_in_child() -> i32 {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    if let Some(group) = current().take() {
-        // Its watcher thread lives in the parent only: joining it here would wait for ever, so it is never dropped.
-        std::mem::forget(group);
-    }
+    let Some(group) = current().take() else { return -1 };
+    let socket = group.get().socket();
+    // Its watcher thread lives in the parent only: joining it here would wait for ever, so it is never dropped.
+    std::mem::forget(group);
+    socket
 }

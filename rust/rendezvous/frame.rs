@@ -84,8 +84,8 @@ impl Frame {
 
 /// What to say of ranks that died before the job had formed.
 pub fn lost(ranks: &[Rank], world: u32) -> String {
-    let (verb, noun) = if ranks.len() == 1 { ("was", "rank") } else { ("were", "ranks") };
-    format!("{noun} {} of {world} {verb} lost while the group was forming: the process is gone", list(ranks))
+    let (noun, what) = if ranks.len() == 1 { ("rank", "the process is") } else { ("ranks", "their processes are") };
+    format!("{noun} {} of {world} lost while the group was forming: {what} gone", list(ranks))
 }
 
 #[cfg(test)]

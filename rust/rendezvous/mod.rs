@@ -7,7 +7,9 @@
 
 mod door;
 mod frame;
+mod hub;
 mod local;
+mod newcomer;
 
 pub use door::LateDoor;
 pub use local::{Job, Joined, Terms, join};

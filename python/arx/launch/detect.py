@@ -94,7 +94,7 @@ class Variables:
         """The value of a variable that must be set."""
         value = self.env.get(name, "")
         if value == "":
-            raise InitError(f"{name} is not set, though others of {self.source} are{why}")
+            raise InitError(f"{name} is not set, although other {self.source} are{why}")
         return value
 
     def number(self, name: str, default: int | None = None) -> int:
