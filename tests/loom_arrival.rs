@@ -28,9 +28,11 @@ impl Rank {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Takes,
+    /// Takes part, in a call of its own making.
+    Strays,
     Refuses,
 }
-use Part::{Refuses, Takes};
+use Part::{Refuses, Strays, Takes};
 
 /// One rank in its thread.
 struct Actor {
@@ -59,7 +61,7 @@ impl Actor {
     fn run(mut self) {
         for part in self.script[self.me] {
             match part {
-                Takes => self.take_part(),
+                Takes | Strays => self.take_part(),
                 Refuses => self.refuse(),
             }
         }
@@ -89,22 +91,23 @@ impl Actor {
         own.payload(sequence).set(value(self.me, sequence));
         let head = &own.board.arrival(sequence).head;
         head.set_place(place(self.me, sequence));
-        head.post(sequence, sequence, Code::Ready);
+        let part = |rank: usize| self.script[rank][sequence as usize - 1];
+        let fingerprint = 2 * sequence + u64::from(part(self.me) == Strays);
+        head.post(sequence, fingerprint, Code::Ready);
         let others = || (0..self.ranks.len()).filter(|rank| *rank != self.me);
         let mut agreed = true;
         for rank in others() {
             let head = &self.ranks[rank].board.arrival(sequence).head;
             until(|| head.arrived(sequence));
-            agreed &= head.agrees(sequence);
+            agreed &= head.agrees(fingerprint);
         }
-        let refused = |rank: usize| self.script[rank][sequence as usize - 1] == Refuses;
-        assert_eq!(agreed, !others().any(refused));
-        for rank in others().filter(|rank| !refused(*rank)) {
+        assert_eq!(agreed, others().all(|rank| part(rank) == part(self.me)));
+        for rank in others().filter(|rank| part(*rank) != Refuses) {
             assert_eq!(self.ranks[rank].board.arrival(sequence).head.place(), place(rank, sequence));
             assert_eq!(self.ranks[rank].payload(sequence).get(), value(rank, sequence));
         }
         if !agreed {
-            self.compare_notes(sequence, refused);
+            self.compare_notes(sequence, |rank| part(rank) == Refuses);
         }
     }
 
@@ -151,6 +154,11 @@ fn a_rank_that_refuses_call_after_call_does_not_run_over_a_slow_one() {
 #[test]
 fn a_rank_that_refused_twice_and_then_takes_part_does_not_either() {
     explore(&[&[Takes; 5], &[Takes, Refuses, Refuses, Takes, Takes]]);
+}
+
+#[test]
+fn ranks_that_called_different_things_read_each_others_notes() {
+    explore(&[&[Takes, Strays, Takes, Takes, Takes, Strays], &[Takes, Takes, Takes, Takes, Strays, Takes]]);
 }
 
 #[test]

@@ -54,6 +54,7 @@ impl Rings {
 
     fn piece(&self, position: u64, lines: usize) -> Piece {
         let (start, end) = place(position, lines * LINE, self.bytes());
+        assert!(start as usize % self.bytes() + lines * LINE <= self.bytes(), "a piece never wraps");
         Piece { start, end }
     }
 
