@@ -1,5 +1,6 @@
 //! How a group is to be formed, and the settings that the environment may change.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::direct::Tuning;
@@ -10,8 +11,11 @@ use crate::machine;
 /// Spinning longer than this costs the others more than a wake-up costs this rank.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Two ranks: unit in which an array passes through the ring.
-const CHUNK: usize = 128 << 10;
+/// Bounds of a staging ring. Below 2 MiB lines are written again while they are still in the reader's cache on machines
+/// with 1 MiB of second-level cache; above it pieces leave for the third level or memory before they are written again.
+const RING: Range<usize> = 2 << 20..7 << 20;
+/// Two ranks: unit in which an array passes through the ring. Measured: `benches/record`.
+const CHUNK: usize = 256 << 10;
 /// More ranks: bytes of the array on which all work at the same time.
 const ROUND: usize = 256 << 10;
 /// From here on symmetric arrays are combined in place.
@@ -61,9 +65,9 @@ impl Config {
         pairs.filter(|(k, _)| *k == key).find_map(|(_, value)| value.parse().ok())
     }
 
-    /// Larger than the second-level cache (why: `direct/ring.rs`), and at most 8 MiB with what surrounds it.
+    /// As large as the second-level cache, within bounds (why: `direct/ring.rs`).
     pub(super) fn ring(&self) -> usize {
-        let ring = (2 * machine::second_level_cache()).clamp(4 << 20, 7 << 20);
+        let ring = machine::second_level_cache().clamp(RING.start, RING.end);
         self.tuned("ring").unwrap_or(ring).clamp(1 << 20, 64 << 20).next_multiple_of(64 << 10)
     }
 

@@ -1,9 +1,13 @@
 //! The staging rings as one stream of bytes.
 //!
 //! Every rank has a ring; the position in it is the same on all ranks and never goes back. A piece never wraps: where it
-//! would, the rest of the ring is skipped. The ring is larger than the second-level cache, on purpose: a line must have
-//! left for the shared cache before it is written again. With a smaller ring ("slot 0 again") each write takes the line
-//! out of the reader's cache and each read pulls it dirty out of the writer's: two to four times slower, measured.
+//! would, the rest of the ring is skipped.
+//!
+//! How long the ring is matters, both ways. Shorter than the second-level cache ("slot 0 again") each write takes the line
+//! out of the reader's cache and each read pulls it dirty out of the writer's: two to four times slower on Zen 4 (1 MiB of
+//! second-level cache). Twice as long as that cache, staged bytes leave for the third level or for memory before they are
+//! written again, and compete with the array for it: a fifth slower on Sapphire Rapids (2 MiB). So it is as long as the
+//! cache (`communicator/config.rs`), and pieces are an eighth of it at most.
 
 use std::ops::Range;
 

@@ -100,7 +100,7 @@ pub(super) fn narrow_f16(x: f32) -> u16 {
     let bits = x.to_bits();
     let (sign, magnitude) = ((bits >> 16) & 0x8000, bits & 0x7fff_ffff);
     // Round the 13 bits that go, half to even; a carry into the exponent is right, even the one into infinity.
-    let rounded = (magnitude.wrapping_sub(112 << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
+    let rounded = magnitude.wrapping_sub(112 << 23).wrapping_add(0x0fff + ((magnitude >> 13) & 1)) >> 13;
     // Below 2^-14: adding 1/2 leaves exactly the bits down to 2^-24, rounded by the addition itself.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
     let finite = if magnitude < 0x3880_0000 { subnormal } else { rounded };
