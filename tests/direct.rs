@@ -3,6 +3,7 @@
 //! order by one call of the scalar kernel.
 
 use std::cell::Cell;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,7 +91,9 @@ impl Job {
     /// Where every rank stands, for a test that hangs.
     fn show(&self) {
         let boards = self.boards();
-        eprintln!("hangs: {:?}, ring of {} bytes", self.case, self.layout.ring);
+        // Past the test harness, which would keep what a test prints until its end.
+        let mut out = std::io::stderr().lock();
+        let _ = writeln!(out, "hangs: {:?}, ring of {} bytes", self.case, self.layout.ring);
         for (rank, at) in self.at.iter().enumerate() {
             let sequence = at.load(Ordering::Relaxed) as u64 + 1;
             let board = boards.of(rank);
@@ -98,7 +101,8 @@ impl Job {
                 [&board.progress.staged, &board.progress.reduced, &board.progress.read, &board.progress.wrote]
                     .map(|mark| mark.position());
             let arrived = board.arrival(sequence).head.arrived(sequence);
-            eprintln!(
+            let _ = writeln!(
+                out,
                 "rank {rank}: call {sequence}, arrived: {arrived}, staged {staged}, reduced {reduced}, read {read}, wrote {wrote}"
             );
         }
@@ -163,7 +167,7 @@ impl<'a> Rank<'a> {
             self.direct.refuse(sequence, "not today");
             return Ok(());
         }
-        let dtype = if let What::Reduce(dtype, _) = step.what { dtype } else { DType::UInt8 };
+        let dtype = if let What::Reduce(dtype, _) = step.what { dtype } else { DType::Complex128 };
         let len = step.elements * dtype.size();
         let bit = |mask: u32| mask >> self.me & 1 == 1;
         let (mut one, mut other) = (vec![0; len + 64], vec![0; len + 64]);

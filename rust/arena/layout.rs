@@ -20,6 +20,9 @@ const BLOCK: usize = 2 << 20;
 /// Room for shifting each rank's ring by a different amount.
 const SHIFTS: usize = 64 << 10;
 
+/// Bytes of a rank's scratch array, on which ways of combining are timed.
+pub const SCRATCH: usize = 128 << 10;
+
 /// 46 bits: half of what a process can map on x86-64 and aarch64 with four-level page tables.
 const ADDRESSES: usize = 1 << 46;
 
@@ -40,7 +43,7 @@ impl Layout {
 
     /// Where the heap starts within a region.
     fn heap_start(&self) -> usize {
-        up(self.ring_start() + self.ring + SHIFTS, BLOCK)
+        up(self.ring_start() + self.ring + SHIFTS + SCRATCH, BLOCK)
     }
 
     /// Length of the whole segment.
@@ -56,6 +59,11 @@ impl Layout {
     /// compete for the same cache sets (four times slower, measured).
     pub fn ring_of(&self, rank: usize) -> usize {
         self.ring_block(rank).0 + (rank % 128) * 7 * 64
+    }
+
+    /// Where a rank's scratch array starts.
+    pub fn scratch_of(&self, rank: usize) -> usize {
+        self.ring_of(rank) + self.ring
     }
 
     /// Offset and length of the whole blocks in which a rank's ring lies.
@@ -84,7 +92,7 @@ mod tests {
             for rank in 0..world {
                 assert_eq!(layout.board_of(rank), end);
                 assert!(layout.ring_of(rank) >= layout.board_of(rank) + layout.board);
-                assert!(layout.ring_of(rank) + layout.ring <= layout.heap_of(rank));
+                assert!(layout.scratch_of(rank) + SCRATCH <= layout.heap_of(rank));
                 assert_eq!(layout.heap_of(rank) % BLOCK, 0);
                 end = layout.heap_of(rank) + layout.heap;
             }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::direct::Tuning;
+use crate::direct::{MEASURE, Tuning};
 use crate::error::{Error, Rank, Result};
 use crate::health::MAX_WORLD;
 use crate::machine;
@@ -18,8 +18,6 @@ const RING: Range<usize> = 2 << 20..7 << 20;
 const CHUNK: usize = 256 << 10;
 /// More ranks: bytes of the array on which all work at the same time.
 const ROUND: usize = 256 << 10;
-/// From here on symmetric arrays are combined in place.
-const SYMMETRIC: usize = 4 << 20;
 
 /// Place and settings of one rank.
 #[derive(Clone, Debug)]
@@ -77,7 +75,7 @@ impl Config {
         Tuning {
             chunk: self.tuned("chunk").unwrap_or(CHUNK).clamp(64, cap).next_multiple_of(64),
             round: self.tuned("round").unwrap_or(ROUND).clamp(64, cap).next_multiple_of(64),
-            symmetric: self.tuned("symmetric").unwrap_or(SYMMETRIC),
+            symmetric: self.tuned("symmetric").unwrap_or(MEASURE),
         }
     }
 

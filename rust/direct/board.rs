@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::mem::offset_of;
 use std::sync::Arc;
 
+use crate::arena::layout::SCRATCH;
 use crate::arena::segment::Shared;
 use crate::arena::{Layout, Segment};
 use crate::kernels::Bytes;
@@ -70,6 +71,12 @@ impl Boards {
 
     pub fn ring_len(&self) -> usize {
         self.layout.ring
+    }
+
+    /// The first `len` bytes of a rank's scratch array.
+    pub fn scratch(&self, rank: usize, len: usize) -> Bytes<'_> {
+        assert!(len <= SCRATCH);
+        self.segment.cells(self.layout.scratch_of(rank), len)
     }
 
     /// `len` bytes of a symmetric array of another rank, whose arrival said where it is. Neither side touches them after

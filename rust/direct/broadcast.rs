@@ -40,7 +40,7 @@ impl Direct {
                 if self.me != root {
                     kernels::copy(array, self.boards.array(at, array.len()));
                 }
-                self.all_wrote(turn, wait)?;
+                self.all_wrote(wait)?;
             }
             None => {
                 let end = self.broadcast_staged(turn, wait, root, array)?;

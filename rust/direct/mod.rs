@@ -18,6 +18,7 @@
 
 pub mod board;
 mod broadcast;
+mod calibrate;
 mod crowd;
 mod lines;
 mod ring;
@@ -42,9 +43,12 @@ pub struct Tuning {
     pub chunk: usize,
     /// Three ranks and more: bytes of the array per round, all parts together.
     pub round: usize,
-    /// From here on symmetric arrays are combined in place.
+    /// From here on symmetric arrays are combined in place. `MEASURE` until that is found out (`calibrate`).
     pub symmetric: usize,
 }
+
+/// For `Tuning::symmetric`: to be measured on the first array for which it matters.
+pub const MEASURE: usize = usize::MAX;
 
 /// Which way a call takes; all ranks come to the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,12 +108,15 @@ pub struct Direct {
     position: u64,
     /// Up to here my ring may be written: everybody has read what was there before.
     free_until: u64,
+    /// Operations on symmetric arrays so far, and votes; the same on every rank between calls.
+    writes: u64,
+    votes: u64,
 }
 
 impl Direct {
     pub fn new(boards: Boards, me: usize, crowd: bool, tuning: Tuning) -> Direct {
         let free_until = boards.ring_len() as u64;
-        Direct { world: boards.world(), boards, me, crowd, tuning, position: 0, free_until }
+        Direct { world: boards.world(), boards, me, crowd, tuning, position: 0, free_until, writes: 0, votes: 0 }
     }
 
     pub fn boards(&self) -> &Boards {
@@ -166,7 +173,13 @@ impl Direct {
         if self.gather(turn, wait)? == Verdict::Differs {
             return Ok(Verdict::Differs);
         }
-        if (0..self.world).all(|rank| self.place(turn, rank).symmetric.is_some()) {
+        if (0..self.world).any(|rank| self.place(turn, rank).symmetric.is_none()) {
+            return self.all_reduce_staged_rest(turn, wait, reducer, dst, src, None);
+        }
+        if self.tuning.symmetric == MEASURE {
+            self.tuning.symmetric = self.calibrate(turn, wait)?;
+        }
+        if self.wants_symmetric(turn, src.len()) {
             self.all_reduce_symmetric(turn, wait, reducer, dst, src)
         } else {
             self.all_reduce_staged_rest(turn, wait, reducer, dst, src, None)
@@ -174,7 +187,11 @@ impl Direct {
     }
 
     fn wants_symmetric(&self, turn: &Turn, len: usize) -> bool {
-        turn.algorithm == Algorithm::Symmetric || turn.algorithm == Algorithm::Auto && len >= self.tuning.symmetric
+        match turn.algorithm {
+            Algorithm::Symmetric => true,
+            Algorithm::Auto => len >= self.tuning.symmetric || self.tuning.symmetric == MEASURE,
+            Algorithm::Lines | Algorithm::Staged => false,
+        }
     }
 
     /// Publishes this rank's arrival, without waiting for anybody.

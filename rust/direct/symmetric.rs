@@ -24,16 +24,27 @@ impl Direct {
         src: Bytes<'_>,
     ) -> Result<Verdict, Stop> {
         let len = src.len();
+        let boards = self.boards.clone();
         let arrays: Vec<(Bytes<'_>, Bytes<'_>)> = (0..self.world)
             .map(|rank| match self.place(turn, rank).symmetric {
-                Some((input, output)) if rank != self.me => {
-                    (self.boards.array(input, len), self.boards.array(output, len))
-                }
+                Some((input, output)) if rank != self.me => (boards.array(input, len), boards.array(output, len)),
                 _ => (src, dst),
             })
             .collect();
-        let part = len.div_ceil(self.world).next_multiple_of(64);
-        let (start, end) = (len.min(self.me * part), len.min((self.me + 1) * part));
+        self.combine_in_place(&arrays, wait, reducer)?;
+        Ok(Verdict::Agreed)
+    }
+
+    /// Every rank's output = all inputs combined; `arrays` holds each rank's input and output.
+    pub(super) fn combine_in_place(
+        &mut self,
+        arrays: &[(Bytes<'_>, Bytes<'_>)],
+        wait: &mut Wait<'_>,
+        reducer: Reducer,
+    ) -> Result<(), Stop> {
+        let dst = arrays[self.me].1;
+        let part = dst.len().div_ceil(self.world).next_multiple_of(64);
+        let (start, end) = (dst.len().min(self.me * part), dst.len().min((self.me + 1) * part));
         for tile in tiles(end - start) {
             let span = start + tile.start..start + tile.end;
             self.sources(|rank| &arrays[rank].0[span.clone()], |sources| reducer.run(&dst[span.clone()], sources));
@@ -41,16 +52,16 @@ impl Direct {
                 kernels::copy(&arrays[rank].1[span.clone()], &dst[span.clone()]);
             }
         }
-        self.all_wrote(turn, wait)?;
-        Ok(Verdict::Agreed)
+        self.all_wrote(wait)
     }
 
     /// Says that this rank no longer touches the others' arrays, and waits until the same is true of its own.
-    pub(super) fn all_wrote(&mut self, turn: &Turn, wait: &mut Wait<'_>) -> Result<(), Stop> {
-        self.advance(|p| &p.wrote, turn.sequence);
+    pub(super) fn all_wrote(&mut self, wait: &mut Wait<'_>) -> Result<(), Stop> {
+        self.writes += 1;
+        self.advance(|p| &p.wrote, self.writes);
         for rank in self.others() {
             let wrote = &self.boards.of(rank).progress.wrote;
-            wait.until(|| wrote.reached(turn.sequence))?;
+            wait.until(|| wrote.reached(self.writes))?;
         }
         Ok(())
     }

@@ -147,7 +147,7 @@ impl Mark {
     }
 }
 
-/// How far a rank has come. All but `wrote` are positions in the stream of bytes that passes through the rings.
+/// How far a rank has come. The first three are positions in the stream of bytes that passes through the rings.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -157,8 +157,10 @@ pub struct Progress {
     pub reduced: Mark,
     /// I have read what I need of everybody's ring up to here.
     pub read: Mark,
-    /// Number of the last call in which I have written my part into everybody's symmetric array.
+    /// Number of operations on symmetric arrays in which I have written all that I have to into everybody's.
     pub wrote: Mark,
+    /// Rank 0's: what it has decided for all so far (`calibrate`).
+    pub vote: Mark,
 }
 
 impl Progress {

@@ -122,8 +122,9 @@ impl<'py> Array<'py> {
     #[inline]
     pub fn of(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         let ndarray = NDARRAY.import(x.py(), "numpy", "ndarray")?;
-        if x.get_type().is(ndarray) {
-            return Array::numpy(x);
+        // The type of an object can be read without counting it as a use of the type.
+        if x.get_type_ptr() == ndarray.as_type_ptr() {
+            return Array::from_interface(x, Interface::of_exact(x)?);
         }
         if x.is_instance(ndarray)? {
             exporters::refuse_masked(x)?;
@@ -135,7 +136,11 @@ impl<'py> Array<'py> {
     /// A numpy array.
     #[inline]
     pub fn numpy(x: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
-        let a = Interface::of(x)?;
+        Array::from_interface(x, Interface::of(x)?)
+    }
+
+    #[inline]
+    fn from_interface(x: &Bound<'py, PyAny>, a: Interface<'py>) -> PyResult<Array<'py>> {
         let kind = numpy_kind(x, a.kind, a.item)?;
         if !a.native && a.item > 1 && a.kind != b'V' {
             return Err(PyTypeError::new_err(format!(

@@ -95,6 +95,7 @@ impl Group {
     }
 
     /// Runs `checks`; if they refuse, the other ranks are told, so that they raise too instead of waiting.
+    #[inline]
     fn checked<'py, T>(
         &self,
         py: Python<'py>,
@@ -250,6 +251,7 @@ struct Reduction<'a, 'py> {
 }
 
 impl<'py> Reduce<'py> {
+    #[inline]
     fn check(&self, default: Algorithm) -> PyResult<Reduction<'_, 'py>> {
         let op = self.op.as_ref().map_or(Ok(ReduceOp::Sum), arguments::operation)?;
         let timeout = arguments::timeout(self.timeout.as_ref())?;
