@@ -215,6 +215,13 @@ impl Wait<'_> {
         let Wait { bell, alarm, gone, patience, host } = self;
         let mut nap = Nap { bell, alarm, gone: *gone, limit: patience.limit, seen: None, waited: Duration::ZERO };
         let mut awake = Some(patience.spin);
+        if patience.spin.is_zero() {
+            // Some microseconds, in which stepping aside would cost more than it gives.
+            if spin_or_yield(Duration::ZERO, ready) {
+                return Ok(());
+            }
+            awake = None;
+        }
         loop {
             let mut end = None;
             host.aside(&mut || {

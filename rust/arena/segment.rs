@@ -98,8 +98,10 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast(), count) }
     }
 
-    /// Plain bytes, in which other processes write too. Whoever reads or writes them has ordered that against the others
-    /// by an acquire load of a word that they stored with release: `direct/view.rs` is the only caller.
+    /// Plain bytes, in which other processes, and other threads with the same segment, write too. Contract: whoever reads or
+    /// writes them has ordered that against the others by an acquire load of a word that they stored with release.
+    /// `direct/board.rs` is the only caller outside tests; `direct/words.rs` has those words.
+    #[doc(hidden)]
     pub fn cells(&self, offset: usize, len: usize) -> &[Cell<u8>] {
         self.check(offset, len);
         // SAFETY: inside the mapping (checked), which outlives the borrow; `Cell` allows aliasing within this process.

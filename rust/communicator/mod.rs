@@ -150,6 +150,8 @@ impl Communicator {
 
     /// Memory for a symmetric array of `len` bytes, all zero.
     pub fn allocate(&self, len: usize) -> Result<Block> {
+        // After a time-out a slow rank may still write into an array that has been freed since.
+        self.ensure_open()?;
         self.heap.allocate(len).ok_or_else(|| {
             Error::NoMemory(format!("the shared heap of rank {} has no room for an array of {len} bytes", self.rank))
         })

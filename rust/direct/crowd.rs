@@ -2,14 +2,19 @@
 //!
 //! Where ranks share a core, a rank that waits for another keeps it from running. So each rank arrives, adds one to a
 //! counter and, unless it is the last, gives up the core until the call is done. The last one looks at all arrivals,
-//! combines small payloads once for everybody, and rings one bell: one switch a rank and call, no matter how many ranks.
-//! Larger arrays still go through `staged` or `symmetric`, after such a meeting.
+//! combines small arrays once for everybody, and rings one bell: one switch a rank and call, no matter how many ranks.
+//! Up to 1 KiB they come with the arrival, up to `COMBINED` through the rings. Larger ones go through `staged` or
+//! `symmetric`, after such a meeting: there the work of one core for all would take longer than the switches.
 
 use crate::kernels::{self, Bytes, Reducer};
 use crate::wait::{Stop, Wait};
 
+use super::ring::place;
 use super::words::Code;
 use super::{Direct, Turn, Verdict};
+
+/// Largest array that the last to arrive combines alone. Measured with 4 ranks on 2 cores: `benches/record`.
+const COMBINED: usize = 32 << 10;
 
 impl Direct {
     pub(super) fn all_reduce_crowd(
@@ -27,6 +32,37 @@ impl Direct {
         let verdict = self.await_meeting(turn, wait)?;
         if verdict == Verdict::Agreed {
             kernels::copy(dst, result);
+        }
+        Ok(verdict)
+    }
+
+    /// Whether the last to arrive combines an array of `len` bytes for all.
+    pub(super) fn is_combined_by_last(&self, len: usize) -> bool {
+        self.crowd && len <= COMBINED.min(self.boards.ring_len() / 8)
+    }
+
+    /// Through the rings: everybody's input in its own, the result in rank 0's, which has room for it once rank 0 has
+    /// arrived.
+    pub(super) fn all_reduce_crowd_ring(
+        &mut self,
+        turn: &Turn,
+        wait: &mut Wait<'_>,
+        reducer: Reducer,
+        dst: Bytes<'_>,
+        src: Bytes<'_>,
+    ) -> Result<Verdict, Stop> {
+        let room = src.len().next_multiple_of(64);
+        let (start, end) = place(self.position, 2 * room, self.boards.ring_len());
+        self.make_room(end, wait)?;
+        kernels::copy(self.boards.ring(self.me, start, src.len()), src);
+        self.boards.of(self.me).arrival(turn.sequence).head.post(turn.sequence, turn.fingerprint, Code::Ready);
+        let result = self.boards.ring(0, start + room as u64, src.len());
+        let input = |rank| if rank == self.me { src } else { self.boards.ring(rank, start, src.len()) };
+        self.meet(turn, || self.sources(input, |inputs| reducer.run(result, inputs)));
+        let verdict = self.await_meeting(turn, wait)?;
+        if verdict == Verdict::Agreed {
+            kernels::copy(dst, result);
+            self.leave_ring(end);
         }
         Ok(verdict)
     }

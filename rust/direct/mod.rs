@@ -115,6 +115,9 @@ pub struct Direct {
 
 impl Direct {
     pub fn new(boards: Boards, me: usize, crowd: bool, tuning: Tuning) -> Direct {
+        let largest =
+            tuning.chunk.max(tuning.round.div_ceil(boards.world()).next_multiple_of(64) * (boards.world() + 1));
+        assert!(boards.ring_len() >= 4 * largest, "a ring has room for a piece written, one read and one between them");
         let free_until = boards.ring_len() as u64;
         Direct { world: boards.world(), boards, me, crowd, tuning, position: 0, free_until, writes: 0, votes: 0 }
     }
@@ -149,6 +152,9 @@ impl Direct {
                 } else {
                     self.all_reduce_lines(turn, wait, reducer, dst, src)
                 }
+            }
+            Algorithm::Auto if self.is_combined_by_last(src.len()) => {
+                self.all_reduce_crowd_ring(turn, wait, reducer, dst, src)
             }
             _ => self.all_reduce_large(turn, wait, reducer, dst, src),
         }
