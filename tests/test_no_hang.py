@@ -76,7 +76,9 @@ def test_every_survivor_names_the_killed(kind, tmp_path):
         for first, again, busy in (end.result for end in ends):
             assert first.kind == "PeerLostError", first
             assert set(first.ranks) <= set(victims)
-            assert first.text.startswith(f"rank{'s' * (len(first.ranks) > 1)} {' and '.join(map(str, first.ranks))} lost")
+            assert first.text.startswith(
+                f"rank{'s' * (len(first.ranks) > 1)} {' and '.join(map(str, first.ranks))} lost"
+            )
             assert [(later.kind, later.ranks) for later in again] == [("PeerLostError", first.ranks)] * 2
             assert busy < 0.02, "5 % of a core after the failure"
         assert len({end.result[0].ranks for end in ends}) == 1, f"survivors name different ranks: {ends}"

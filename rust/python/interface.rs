@@ -29,6 +29,8 @@ const C_CONTIGUOUS: c_int = 0x1;
 const ALIGNED: c_int = 0x100;
 const NOT_SWAPPED: c_int = 0x200;
 const WRITEABLE: c_int = 0x400;
+/// How a dtype may also say that it is in this machine's byte order.
+const NATIVE: u8 = if cfg!(target_endian = "little") { b'<' } else { b'>' };
 
 /// `PyArrayObject_fields`: what numpy's macros, compiled into every extension module, read. The same since numpy 1.7.
 #[repr(C)]
@@ -137,7 +139,7 @@ impl<'py> Interface<'py> {
             item,
             data: a.data,
             contiguous: a.flags & (C_CONTIGUOUS | ALIGNED) == C_CONTIGUOUS | ALIGNED,
-            native: matches!(descr.byteorder as u8, b'=' | b'|'),
+            native: matches!(descr.byteorder as u8, b'=' | b'|' | NATIVE),
             writeable: a.flags & WRITEABLE != 0,
             nd: a.nd as usize,
             shape: a.dimensions.cast(),
