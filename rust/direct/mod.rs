@@ -7,7 +7,7 @@
 //!   lines      up to 1 KiB: the payload came with the arrival; every rank combines all of them, in rank order
 //!   staged     private arrays: chunk by chunk through each rank's staging ring, copying one chunk while the next is reduced
 //!   symmetric  large arrays made by `arx.empty`: each rank combines its part straight out of, and into, everybody's array
-//! in a crowd (more ranks than cores) the last to arrive looks at all lines, and combines small payloads, for everybody
+//! in a crowd (more ranks than cores) the last to arrive looks at all lines, and combines arrays up to 32 KiB, for everybody
 //! ```
 //! Every path combines contributions in rank order and computes each element either once, or on every rank by the same
 //! instructions in the same order, so that all ranks hold the same bits.
