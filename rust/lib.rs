@@ -47,6 +47,10 @@ pub mod kernels;
 pub mod machine;
 #[cfg(not(loom))]
 pub mod rendezvous;
+#[cfg(not(loom))]
+pub mod schedule;
+#[cfg(not(loom))]
+pub mod transport;
 
 #[cfg(all(feature = "python", not(loom)))]
 mod python;

@@ -181,6 +181,28 @@ pub struct Patience {
     pub limit: Duration,
 }
 
+/// Something to be waited for that takes an effort of its own, and knows better than the bell what to sleep on.
+pub trait Task {
+    /// Tries to get on. Whether it did.
+    fn attempt(&mut self) -> bool;
+
+    /// Sleeps until another attempt may help, `stop` says so, a signal arrives, or `SLICE` has passed. Whether it was a
+    /// signal.
+    fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool;
+}
+
+/// A condition that others bring about and ring the bell for.
+struct Condition<F>(F);
+
+impl<F: FnMut() -> bool> Task for Condition<F> {
+    fn attempt(&mut self) -> bool {
+        (self.0)()
+    }
+    fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool {
+        bell.sleep(&mut || (self.0)() || stop())
+    }
+}
+
 /// One call's way of waiting.
 pub struct Wait<'a> {
     pub bell: &'a Bell,
@@ -195,29 +217,35 @@ pub struct Wait<'a> {
 impl Wait<'_> {
     /// Returns once `ready` holds.
     #[inline]
-    pub fn until(&mut self, mut ready: impl FnMut() -> bool) -> Result<(), Stop> {
-        if ready() {
+    pub fn until(&mut self, ready: impl FnMut() -> bool) -> Result<(), Stop> {
+        self.on(&mut Condition(ready))
+    }
+
+    /// Returns once `task` has got on.
+    #[inline]
+    pub fn on(&mut self, task: &mut impl Task) -> Result<(), Stop> {
+        if task.attempt() {
             return Ok(());
         }
         // A short spin keeps the clock and the host out of the usual case. In a crowd one look is enough.
         let brief = if self.patience.spin.is_zero() { 0 } else { 2 * SPINS_PER_LOOK };
         for _ in 0..brief {
             spin();
-            if ready() {
+            if task.attempt() {
                 return Ok(());
             }
         }
-        self.long(&mut ready)
+        self.long(task)
     }
 
     #[cold]
-    fn long(&mut self, ready: &mut dyn FnMut() -> bool) -> Result<(), Stop> {
+    fn long(&mut self, task: &mut dyn Task) -> Result<(), Stop> {
         let Wait { bell, alarm, gone, patience, host } = self;
         let mut nap = Nap { bell, alarm, gone: *gone, limit: patience.limit, seen: None, waited: Duration::ZERO };
         let mut awake = Some(patience.spin);
         if patience.spin.is_zero() {
             // Some microseconds, in which stepping aside would cost more than it gives.
-            if spin_or_yield(Duration::ZERO, ready) {
+            if spin_or_yield(Duration::ZERO, task) {
                 return Ok(());
             }
             awake = None;
@@ -226,8 +254,8 @@ impl Wait<'_> {
             let mut end = None;
             host.aside(&mut || {
                 end = match awake.take() {
-                    Some(spin) if spin_or_yield(spin, ready) => Some(Ok(())),
-                    _ => nap.until_host(ready),
+                    Some(spin) if spin_or_yield(spin, task) => Some(Ok(())),
+                    _ => nap.until_host(task),
                 }
             });
             if let Some(end) = end {
@@ -253,20 +281,20 @@ struct Nap<'a> {
 
 impl Nap<'_> {
     /// Sleeps until the condition or a reason to give up has come; `None` when it is time to ask the host.
-    fn until_host(&mut self, ready: &mut dyn FnMut() -> bool) -> Option<Result<(), Stop>> {
+    fn until_host(&mut self, task: &mut dyn Task) -> Option<Result<(), Stop>> {
         let mut unasked = Duration::ZERO;
         loop {
             let alarm = self.alarm.load(Ordering::Acquire);
             if self.seen != Some(alarm) {
                 self.seen = Some(alarm);
-                // `ready` is asked once more afterwards: a peer may have published its part and left in between.
-                if (self.gone)() && !ready() {
+                // Asked once more afterwards: a peer may have published its part and left in between.
+                if (self.gone)() && !task.attempt() {
                     return Some(Err(Stop::Gone));
                 }
             }
             let from = Instant::now();
-            let signal = self.bell.sleep(&mut || ready() || self.alarm.load(Ordering::SeqCst) != alarm);
-            if ready() {
+            let signal = task.rest(self.bell, &|| self.alarm.load(Ordering::SeqCst) != alarm);
+            if task.attempt() {
                 return Some(Ok(()));
             }
             // A stopped process (Ctrl-Z, SIGSTOP, a suspended machine) does not use up its patience.
@@ -284,12 +312,12 @@ impl Nap<'_> {
 }
 
 /// The phases before sleeping.
-fn spin_or_yield(budget: Duration, ready: &mut dyn FnMut() -> bool) -> bool {
+fn spin_or_yield(budget: Duration, task: &mut dyn Task) -> bool {
     if !budget.is_zero() {
         let from = Instant::now();
         while from.elapsed() < budget {
             for _ in 0..SPINS_PER_LOOK {
-                if ready() {
+                if task.attempt() {
                     return true;
                 }
                 spin();
@@ -300,12 +328,12 @@ fn spin_or_yield(budget: Duration, ready: &mut dyn FnMut() -> bool) -> bool {
         }
     }
     for _ in 0..YIELDS {
-        if ready() {
+        if task.attempt() {
             return true;
         }
         yield_now();
     }
-    ready()
+    task.attempt()
 }
 
 fn yield_now() {

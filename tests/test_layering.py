@@ -19,6 +19,8 @@ ROOMS = {
     "machine": set(),
     "wait": {"sync"},
     "kernels": {"dtype"},
+    "schedule": set(),
+    "transport": {"error", "kernels"},
     "arena": {"error", "sync"},
     "health": {"arena", "error", "sync", "wait"},
     "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},

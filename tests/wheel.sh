@@ -26,10 +26,10 @@ try() {
 	venv=$(mktemp -d "$scratch/venv-XXXX")
 	"$1" -m venv "$venv"
 	PATH=$venv/bin "$venv/bin/pip" install --quiet --only-binary :all: "$wheel" "numpy$2"
-	(cd "$scratch" && PATH=$venv/bin "$venv/bin/arx" run --prefix none -n 2 "$top/examples/hello.py" > printed)
+	(cd "$scratch" && PATH=$venv/bin "$venv/bin/arx" run -n 2 "$top/examples/hello.py" > printed)
 	sort "$scratch/printed" | diff /dev/fd/3 - 3<<- 'END'
-		rank 0 of 2: sum [3. 3. 3.], average 0.5, largest 1.5
-		rank 1 of 2: sum [3. 3. 3.], average 0.5, largest 1.5
+		[rank 0] rank 0 of 2: sum [3. 3. 3.], average 0.5, largest 1.5
+		[rank 1] rank 1 of 2: sum [3. 3. 3.], average 0.5, largest 1.5
 	END
 	"$venv/bin/python" -c '
 import platform, numpy, arx
