@@ -16,8 +16,9 @@ pub struct Broken {
 
 /// The writing half of a link.
 pub trait Tx: Send {
-    /// Takes as much of `head` followed by `body` as fits now, and says how many bytes that was; 0 means full.
-    fn write(&mut self, head: &[u8], body: Bytes<'_>) -> Result<usize, Broken>;
+    /// Takes as much of `head`, `body` and `tail`, one after the other, as fits now, and says how many bytes that was; 0 means
+    /// full. Header, array and padding come in one call, since a medium may pay for each.
+    fn write(&mut self, head: &[u8], body: Bytes<'_>, tail: &[u8]) -> Result<usize, Broken>;
 
     /// What becomes writable when there is room again; None if the other end rings the bell.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
