@@ -76,7 +76,17 @@ impl Reducer {
     /// # Panics
     /// Without a source, when lengths differ or are no multiple of the element, or when an operand is not aligned to
     /// `dtype.align()`.
+    #[inline]
     pub fn run(&self, dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
+        self.run_counted(dst, srcs, srcs.len());
+    }
+
+    /// The same where the sources hold `count` contributions, some of which have been combined before: that is what an average
+    /// divides by.
+    ///
+    /// # Panics
+    /// As `run`.
+    pub fn run_counted(&self, dst: Bytes<'_>, srcs: &[Bytes<'_>], count: usize) {
         assert!(!srcs.is_empty(), "a reduction needs at least one source");
         assert!(
             dst.len().is_multiple_of(self.size),
@@ -96,6 +106,6 @@ impl Reducer {
                 self.align
             );
         }
-        (self.kernel)(dst, srcs);
+        (self.kernel)(dst, srcs, count);
     }
 }
