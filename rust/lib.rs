@@ -46,6 +46,8 @@ pub mod kernels;
 #[cfg(not(loom))]
 pub mod machine;
 #[cfg(not(loom))]
+pub mod plan;
+#[cfg(not(loom))]
 pub mod rendezvous;
 #[cfg(not(loom))]
 pub mod schedule;

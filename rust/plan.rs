@@ -105,7 +105,11 @@ impl Gate {
     /// How many of the `len` bytes of its move may go when the other program is at `position`.
     #[inline]
     pub fn opened(&self, len: usize, position: u64) -> usize {
-        if position >= self.until { len } else { (position as i64).saturating_sub(self.from).clamp(0, len as i64) as usize }
+        if position >= self.until {
+            len
+        } else {
+            (position as i64).saturating_sub(self.from).clamp(0, len as i64) as usize
+        }
     }
 
     /// Also waits, from its byte `offset` on, byte by byte for what the other program does at `other`.
@@ -208,7 +212,11 @@ impl Layout {
                 let twin = self.stands_for[k].unwrap_or_else(|| panic!("no step shows how long scratch chunk {k} is"));
                 let slot = tile % self.halves() * self.slots() + k;
                 let (_, elements) = self.chunk(tile, twin as usize);
-                Piece { place: Place { buf, at: slot * self.stride }, len: elements * self.elem, cell: self.chunks + slot }
+                Piece {
+                    place: Place { buf, at: slot * self.stride },
+                    len: elements * self.elem,
+                    cell: self.chunks + slot,
+                }
             }
         }
     }

@@ -111,7 +111,7 @@ pub(super) fn narrow_f16(x: f32) -> u16 {
 
 /// The bits of a float32 whose upper half is the nearest bfloat16, half to even. The canonical NaN stays what it is.
 #[inline(always)]
-fn round_bf16(x: f32) -> u32 {
+pub(super) fn round_bf16(x: f32) -> u32 {
     let bits = x.to_bits();
     bits + 0x7fff + ((bits >> 16) & 1)
 }

@@ -15,6 +15,7 @@
 //! `unsafe` stays in `cast` (bytes as elements), `x86` and `aarch64` (instructions, after their detection) and `copy`.
 
 mod cast;
+mod convert;
 mod copy;
 mod generic;
 mod half;
@@ -32,6 +33,7 @@ mod x86;
 use std::cell::Cell;
 
 use crate::dtype::{DType, ReduceOp};
+pub use convert::{narrow, narrow_with, widen, widen_with};
 pub use copy::{copy, copy_streaming};
 pub use isa::{Isa, chosen};
 use table::{Baseline, Kernel};
