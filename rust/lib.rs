@@ -40,11 +40,15 @@ pub mod direct {
     pub mod words;
 }
 #[cfg(not(loom))]
+pub mod engine;
+#[cfg(not(loom))]
 pub mod health;
 #[cfg(not(loom))]
 pub mod kernels;
 #[cfg(not(loom))]
 pub mod machine;
+#[cfg(not(loom))]
+pub mod plan;
 #[cfg(not(loom))]
 pub mod rendezvous;
 #[cfg(not(loom))]

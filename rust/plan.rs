@@ -65,6 +65,25 @@ pub struct Move {
     pub gate: Gate,
 }
 
+impl Move {
+    /// The other end, if there is one.
+    pub fn peer(&self) -> Option<Rank> {
+        match self.job {
+            Job::Send { peer, .. } | Job::Receive { peer, .. } => Some(peer),
+            Job::Combine { .. } => None,
+        }
+    }
+
+    /// What surrounds it on the wire.
+    #[inline]
+    pub fn frame(&self) -> Frame {
+        match self.job {
+            Job::Send { frame, .. } | Job::Receive { frame, .. } => frame,
+            Job::Combine { .. } => Frame::default(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Job {
     Send {
@@ -83,7 +102,7 @@ pub enum Job {
     },
 }
 
-/// What surrounds the bytes of a move on the wire.
+/// Of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// The first move of a stream: the header goes before it.
@@ -105,7 +124,11 @@ impl Gate {
     /// How many of the `len` bytes of its move may go when the other program is at `position`.
     #[inline]
     pub fn opened(&self, len: usize, position: u64) -> usize {
-        if position >= self.until { len } else { (position as i64).saturating_sub(self.from).clamp(0, len as i64) as usize }
+        if position >= self.until {
+            len
+        } else {
+            (position as i64).saturating_sub(self.from).clamp(0, len as i64) as usize
+        }
     }
 
     /// Also waits, from its byte `offset` on, byte by byte for what the other program does at `other`.
@@ -208,7 +231,11 @@ impl Layout {
                 let twin = self.stands_for[k].unwrap_or_else(|| panic!("no step shows how long scratch chunk {k} is"));
                 let slot = tile % self.halves() * self.slots() + k;
                 let (_, elements) = self.chunk(tile, twin as usize);
-                Piece { place: Place { buf, at: slot * self.stride }, len: elements * self.elem, cell: self.chunks + slot }
+                Piece {
+                    place: Place { buf, at: slot * self.stride },
+                    len: elements * self.elem,
+                    cell: self.chunks + slot,
+                }
             }
         }
     }
