@@ -40,6 +40,8 @@ pub mod direct {
     pub mod words;
 }
 #[cfg(not(loom))]
+pub mod engine;
+#[cfg(not(loom))]
 pub mod health;
 #[cfg(not(loom))]
 pub mod kernels;

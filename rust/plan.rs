@@ -65,6 +65,25 @@ pub struct Move {
     pub gate: Gate,
 }
 
+impl Move {
+    /// The other end, if there is one.
+    pub fn peer(&self) -> Option<Rank> {
+        match self.job {
+            Job::Send { peer, .. } | Job::Receive { peer, .. } => Some(peer),
+            Job::Combine { .. } => None,
+        }
+    }
+
+    /// What surrounds it on the wire.
+    #[inline]
+    pub fn frame(&self) -> Frame {
+        match self.job {
+            Job::Send { frame, .. } | Job::Receive { frame, .. } => frame,
+            Job::Combine { .. } => Frame::default(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Job {
     Send {
@@ -83,7 +102,7 @@ pub enum Job {
     },
 }
 
-/// What surrounds the bytes of a move on the wire.
+/// Of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// The first move of a stream: the header goes before it.

@@ -72,6 +72,11 @@ impl Reducer {
         kernel.map(|kernel| Reducer { kernel, size: dtype.size(), align: dtype.align() })
     }
 
+    /// Bytes of an element.
+    pub fn elem(&self) -> usize {
+        self.size
+    }
+
     /// `dst[i] = finish(srcs[0][i] (+) srcs[1][i] (+) ...)`, strictly in that order. `dst` may be exactly the memory of any source;
     /// where it overlaps one in part the result is unspecified.
     ///
