@@ -1,6 +1,8 @@
 //! Media between two ranks: ordered, reliable, bounded pipes of bytes. Nothing here blocks, reduces, or knows of more than the
 //! one peer; all media pass the same tests (`tests/transport.rs`).
 
+pub mod tcp;
+
 use std::os::fd::BorrowedFd;
 
 use crate::error::Rank;
