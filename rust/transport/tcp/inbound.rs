@@ -23,7 +23,8 @@ impl Inbound {
     /// Receives into `staging` until `enough` bytes are there.
     fn look(&mut self, enough: usize) -> Result<(), Broken> {
         let room = self.staging.room(enough);
-        let n = self.stream.advance(room.len(), |sockets, which, from, to| sockets.receive(which, &room[from..to], &[]))?;
+        let n =
+            self.stream.advance(room.len(), |sockets, which, from, to| sockets.receive(which, &room[from..to], &[]))?;
         self.staging.arrived(n);
         Ok(())
     }
@@ -34,7 +35,8 @@ impl Inbound {
         self.staging.restart(self.stream.position.wrapping_add(split as u64));
         let more = self.staging.room(AHEAD);
         let n = self.stream.advance(split + more.len(), |sockets, which, from, to| {
-            let (dst, more) = (&dst[from.min(split)..to.min(split)], &more[from.max(split) - split..to.max(split) - split]);
+            let (dst, more) =
+                (&dst[from.min(split)..to.min(split)], &more[from.max(split) - split..to.max(split) - split]);
             if dst.is_empty() { sockets.receive(which, more, &[]) } else { sockets.receive(which, dst, more) }
         })?;
         if n < split {
