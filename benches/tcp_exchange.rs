@@ -65,8 +65,8 @@ fn rank(number: usize, mut link: Link) {
     let array = vec![Cell::new(0); SIZES[SIZES.len() - 1]];
     for size in SIZES {
         let rounds = match size {
-            ..0x10_0000 => 3000,
-            ..0x100_0000 => 200,
+            ..=0xf_ffff => 3000,
+            0x10_0000..0x100_0000 => 200,
             _ => 10,
         };
         let mut times: Vec<f64> = (0..rounds)

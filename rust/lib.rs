@@ -44,9 +44,13 @@ pub mod engine;
 #[cfg(not(loom))]
 pub mod health;
 #[cfg(not(loom))]
+pub mod hierarchy;
+#[cfg(not(loom))]
 pub mod kernels;
 #[cfg(not(loom))]
 pub mod machine;
+#[cfg(not(loom))]
+pub mod messages;
 #[cfg(not(loom))]
 pub mod plan;
 #[cfg(not(loom))]

@@ -24,7 +24,7 @@
 //!
 //! This room knows neither addresses nor links; the same arguments give the same plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::ops::Range;
 
@@ -139,6 +139,11 @@ impl Gate {
 }
 
 impl Plan {
+    /// Everybody to whom or from whom something goes.
+    pub fn peers(&self) -> BTreeSet<Rank> {
+        self.outbound.iter().chain(&self.inbound).filter_map(Move::peer).collect()
+    }
+
     /// Most operands of a move.
     pub fn widest(&self) -> usize {
         let sources = |m: &Move| if let Job::Combine { sources, .. } = &m.job { sources.len() } else { 0 };

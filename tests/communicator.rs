@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use arx::communicator::{Call, Collective, Communicator, Config, Element};
-use arx::direct::Algorithm;
+use arx::communicator::{Algorithm, Call, Collective, Communicator, Config, Element};
+
 use arx::dtype::{DType, ReduceOp};
 use arx::error::Error;
 use arx::kernels::{Bytes, Reducer};

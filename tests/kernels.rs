@@ -348,9 +348,13 @@ fn halves_convert_exactly_and_round_to_nearest_even() {
     let floats: Vec<f32> = (0..1_u32 << 18).map(|k| f32::from_bits(k.wrapping_mul(0x9e37_79b9) ^ k << 3)).collect();
     for isa in Isa::available() {
         for dtype in [DType::Float16, DType::BFloat16] {
-            let (wide, back): (fn(u16) -> f32, fn(f32) -> u16) = match dtype {
-                DType::Float16 => (|x| half::f16::from_bits(x).to_f32(), |x| half::f16::from_f32(x).to_bits()),
-                _ => (|x| half::bf16::from_bits(x).to_f32(), |x| half::bf16::from_f32(x).to_bits()),
+            let wide = |x| match dtype {
+                DType::Float16 => half::f16::from_bits(x).to_f32(),
+                _ => half::bf16::from_bits(x).to_f32(),
+            };
+            let back = |x| match dtype {
+                DType::Float16 => half::f16::from_f32(x).to_bits(),
+                _ => half::bf16::from_f32(x).to_bits(),
             };
             let same = |x: f32, y: f32| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
             // Also lengths that leave a rest, and addresses that are no multiples of a vector.

@@ -27,9 +27,13 @@ ROOMS = {
     "engine": {"error", "kernels", "plan", "schedule", "transport", "wait"},
     "health": {"arena", "error", "sync", "wait"},
     "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},
+    "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
+    "hierarchy": {"direct", "dtype", "engine", "error", "kernels", "messages", "schedule", "wait"},
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.
     "rendezvous": {"arena", "direct", "error", "health", "wait"},
-    "communicator": {"arena", "direct", "dtype", "error", "health", "kernels", "machine", "rendezvous", "sync", "wait"},
+    "communicator": {
+        *("arena", "direct", "dtype", "error", "health", "kernels", "machine", "rendezvous", "schedule", "sync", "wait"),
+    },
     # Of `direct` only the names of the algorithms, of `arena` only a piece of memory for a symmetric array.
     "python": {"arena", "communicator", "direct", "dtype", "error", "kernels", "wait"},
 }
@@ -39,6 +43,7 @@ UNSAFE_FILES = {
     "kernels/cast.rs",
     "kernels/copy.rs",
     "kernels/x86.rs",
+    "transport/tcp/sockets.rs",
     "python/arrays.rs",
     "python/dlpack.rs",
     "python/host.rs",

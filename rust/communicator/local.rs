@@ -159,7 +159,7 @@ impl Local {
     ) -> Outcome {
         self.refusals = 0;
         let Local { direct, roster, spin, rank, .. } = self;
-        let turn = Turn { sequence, fingerprint: call.fingerprint(), algorithm: call.algorithm };
+        let turn = Turn { sequence, fingerprint: call.fingerprint(), algorithm: call.algorithm.direct() };
         let boards = direct.boards().clone();
         let mut wait = Wait {
             bell: &boards.control().bell,

@@ -8,6 +8,7 @@
 //! `call` says what ranks must agree on, `local` is a group on one host, `blame` finds out whose fault a failure is. `&mut self`
 //! everywhere: one collective at a time, by type.
 
+mod algorithm;
 mod blame;
 mod call;
 mod config;
@@ -18,13 +19,13 @@ use std::sync::Arc;
 
 use crate::arena::Segment;
 use crate::arena::heap::{Block, Heap};
-use crate::direct::PAYLOAD;
+use crate::direct::{self, PAYLOAD};
 use crate::error::{Error, Rank, Result};
 use crate::kernels::{Bytes, Reducer, copy};
 use crate::machine;
 use crate::wait::Host;
 
-pub use crate::direct::Algorithm;
+pub use algorithm::Algorithm;
 pub use call::{Call, Collective, Element, tuple};
 pub use config::Config;
 
@@ -86,6 +87,16 @@ impl Communicator {
     /// More ranks than cores.
     pub fn is_crowd(&self) -> bool {
         matches!(&self.reach, Reach::Host(local) if local.is_crowd())
+    }
+
+    /// Whether this group can do a collective of `len` bytes in the way that was asked for; if not, why.
+    pub fn serves(&self, algorithm: Algorithm, len: usize) -> std::result::Result<(), String> {
+        match algorithm {
+            Algorithm::Direct(direct::Algorithm::Lines) if len > PAYLOAD => {
+                Err(format!("algo 'lines' carries {PAYLOAD} bytes at most, not {len}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Memory for a symmetric array of `len` bytes, all zero.
@@ -191,9 +202,6 @@ impl Communicator {
         self.closed.get_or_insert_with(|| Error::Init("the group has been shut down".into()));
     }
 }
-
-/// Largest payload of the shortest path, in bytes: what `algo="lines"` can carry.
-pub const LINES: usize = PAYLOAD;
 
 /// Each rank holds one descriptor for every other; that it has so many is better known before the others wait for it.
 fn check_descriptors(world: u32) -> Result<()> {

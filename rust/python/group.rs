@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyMemoryView, PyTuple};
 
@@ -67,7 +67,7 @@ impl Group {
     pub fn refuse(&self, py: Python<'_>, reason: PyErr) -> PyErr {
         match self.lock() {
             Ok(mut communicator) => {
-                self.checked(py, &mut communicator, || Err::<(), _>(reason)).expect_err("it refuses")
+                self.checked(py, &mut communicator, |_| Err::<(), _>(reason)).expect_err("it refuses")
             }
             Err(error) => error,
         }
@@ -100,9 +100,9 @@ impl Group {
         &self,
         py: Python<'py>,
         communicator: &mut Communicator,
-        checks: impl FnOnce() -> PyResult<T>,
+        checks: impl FnOnce(&Communicator) -> PyResult<T>,
     ) -> PyResult<T> {
-        checks().map_err(|refusal| {
+        checks(communicator).map_err(|refusal| {
             let reason = format!(
                 "{}: {}",
                 refusal.get_type(py).name().map_or_else(|_| "error".into(), |n| n.to_string()),
@@ -195,7 +195,7 @@ impl Group {
     #[pyo3(signature = (*, timeout = None))]
     pub fn barrier(&self, py: Python<'_>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let mut communicator = self.lock()?;
-        let timeout = self.checked(py, &mut communicator, || arguments::timeout(timeout.as_ref()))?;
+        let timeout = self.checked(py, &mut communicator, |_| arguments::timeout(timeout.as_ref()))?;
         perform(py, false, |host| communicator.barrier(&Call::barrier(timeout), host))
     }
 
@@ -252,14 +252,14 @@ struct Reduction<'a, 'py> {
 
 impl<'py> Reduce<'py> {
     #[inline]
-    fn check(&self, default: Algorithm) -> PyResult<Reduction<'_, 'py>> {
+    fn check(&self, default: Algorithm, communicator: &Communicator) -> PyResult<Reduction<'_, 'py>> {
         let op = self.op.as_ref().map_or(Ok(ReduceOp::Sum), arguments::operation)?;
         let timeout = arguments::timeout(self.timeout.as_ref())?;
         let name = arguments::text("name", self.name.as_ref())?;
         let algorithm = arguments::algorithm(self.algo.as_ref(), default)?;
         let input = Array::of(&self.x)?;
         let dtype = arguments::reducible(&input, op)?;
-        arguments::fits(algorithm, input.len())?;
+        communicator.serves(algorithm, input.len()).map_err(PyValueError::new_err)?;
         let output = match &self.out {
             None => None,
             Some(out) => {
@@ -285,7 +285,7 @@ impl Group {
     pub fn reduce<'py>(&self, request: Reduce<'py>) -> PyResult<Bound<'py, PyAny>> {
         let py = request.x.py();
         let mut communicator = self.lock()?;
-        let r = self.checked(py, &mut communicator, || request.check(self.algorithm))?;
+        let r = self.checked(py, &mut communicator, |group| request.check(self.algorithm, group))?;
         let call = Call {
             collective: Collective::AllReduce(r.op),
             element: r.input.kind.element(),
@@ -313,7 +313,7 @@ impl Group {
     pub fn spread<'py>(&self, request: Spread<'py>) -> PyResult<Bound<'py, PyAny>> {
         let py = request.x.py();
         let mut communicator = self.lock()?;
-        let checks = || {
+        let checks = |_: &Communicator| {
             let timeout = arguments::timeout(request.timeout.as_ref())?;
             let name = arguments::text("name", request.name.as_ref())?;
             let root = request.root.as_ref().map_or(Ok(0), |root| arguments::root(root, self.size))?;
