@@ -18,14 +18,15 @@ ROOMS = {
     "sync": set(),
     "machine": set(),
     "wait": {"sync"},
+    "admission": {"error", "wait"},
     "kernels": {"dtype"},
     "schedule": set(),
     "transport": {"error", "kernels"},
     "arena": {"error", "sync"},
-    "health": {"arena", "error", "sync", "wait"},
+    "health": {"admission", "arena", "error", "sync", "wait"},
     "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.
-    "rendezvous": {"arena", "direct", "error", "health", "wait"},
+    "rendezvous": {"admission", "arena", "direct", "error", "health", "wait"},
     "communicator": {"arena", "direct", "dtype", "error", "health", "kernels", "machine", "rendezvous", "sync", "wait"},
     # Of `direct` only the names of the algorithms, of `arena` only a piece of memory for a symmetric array.
     "python": {"arena", "communicator", "direct", "dtype", "error", "kernels", "wait"},
