@@ -29,6 +29,8 @@ pub mod sync;
 pub mod wait;
 
 #[cfg(not(loom))]
+pub mod admission;
+#[cfg(not(loom))]
 pub mod arena;
 #[cfg(not(loom))]
 pub mod communicator;

@@ -18,6 +18,7 @@ ROOMS = {
     "sync": set(),
     "machine": set(),
     "wait": {"sync"},
+    "admission": {"error", "wait"},
     "kernels": {"dtype"},
     "schedule": set(),
     "plan": {"schedule"},
@@ -25,14 +26,16 @@ ROOMS = {
     "transport": {"arena", "error", "kernels", "sync", "wait"},
     # Of `schedule` only the words for buffers and for what happens with what is received.
     "engine": {"error", "kernels", "plan", "schedule", "transport", "wait"},
-    "health": {"arena", "error", "sync", "wait"},
+    "health": {"admission", "arena", "error", "sync", "wait"},
     "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},
     "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
     "hierarchy": {"direct", "dtype", "engine", "error", "kernels", "messages", "schedule", "wait"},
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.
-    "rendezvous": {"arena", "direct", "error", "health", "wait"},
+    "rendezvous": {"admission", "arena", "direct", "error", "health", "wait"},
+    # It puts the rooms together.
     "communicator": {
-        *("arena", "direct", "dtype", "error", "health", "kernels", "machine", "rendezvous", "schedule", "sync", "wait"),
+        *("admission", "arena", "direct", "dtype", "engine", "error", "health", "hierarchy", "kernels", "machine"),
+        *("messages", "rendezvous", "schedule", "sync", "transport", "wait"),
     },
     # Of `direct` only the names of the algorithms, of `arena` only a piece of memory for a symmetric array.
     "python": {"arena", "communicator", "direct", "dtype", "error", "kernels", "wait"},
