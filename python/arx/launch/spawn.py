@@ -10,7 +10,7 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from arx.launch import detect, tree
+from arx.launch import detect, families, tree
 from arx.launch.command import UsageError
 
 _HIDDEN_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "TORCHELASTIC_", "HYDI_", "HYDRA_BSTRAP_")
@@ -22,8 +22,8 @@ _HIDDEN = frozenset(
         *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PRTE_LAUNCHED"),
         *("OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_ess_base_vpid"),
         *("SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEPID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE"),
-        *(name for family in detect.FAMILIES for name in family.marks),
-        *(size for _, size in detect.OTHERS),
+        *(name for family in families.FAMILIES for name in family.marks),
+        *(size for _, size in families.OTHERS),
     }
 )
 
