@@ -27,7 +27,7 @@ _numbers = itertools.count()
 _RSH = """\
 #!/bin/sh
 while case "$1" in -*) true;; *) false;; esac; do shift; done
-host=$1; shift
+host=${{1##*@}}; shift
 case "$host" in {names}) ;; *) echo "rsh: $host: no such host" >&2; exit 255;; esac
 exec ip netns exec {prefix}$host unshare --uts -- sh -c 'hostname "$0" && exec sh -c "$1"' $host "$*"
 """

@@ -137,8 +137,9 @@ class Agent:
 
 
 def _joined(first: str, then: str) -> str:
-    """Two search paths as one."""
-    return os.pathsep.join(dict.fromkeys([*first.split(os.pathsep), *filter(None, then.split(os.pathsep))]))
+    """Two search paths as one, the second without what the first has."""
+    known = first.split(os.pathsep)
+    return os.pathsep.join([*known, *(entry for entry in then.split(os.pathsep) if entry and entry not in known)])
 
 
 def main() -> int:

@@ -76,24 +76,30 @@ class Hosts:
 
     def reap(self) -> tuple[list[Outcome], bool]:
         """The ranks that have ended since the last call, and whether all agents are gone."""
-        left = False
+        ending = self._give_up < float("inf")
         for agent in self._agents:
-            if agent.gone() and (lost := [outcome for outcome in agent.ranks.values() if outcome.running]):
-                for outcome in lost:
-                    outcome.lost = f"lost with host {agent.host}, where {agent.fate}"
-                    outcome.end(1)
-                self._ended += lost
-            left = left or agent.alive
+            if agent.gone(expected=ending):
+                self._lose(agent)
         ended, self._ended = self._ended, []
-        return ended, not left
+        return ended, not any(agent.alive for agent in self._agents)
+
+    def _lose(self, agent: _Agent) -> None:
+        for outcome in agent.ranks.values():
+            if outcome.running:
+                outcome.lost = f"lost with host {agent.host}, where {agent.fate}"
+                outcome.end(1)
+                self._ended.append(outcome)
 
     def drain(self) -> Iterator[Output]:
         """Nothing: an agent counts as gone when all that it said was heard."""
         return iter(())
 
     def pass_on(self, number: int) -> None:
-        """To each rank's group."""
-        self._tell(frames.PASS, number)
+        """To each rank's group; if there are none yet, there will be none."""
+        if self._started:
+            self._tell(frames.PASS, number)
+        else:
+            self.kill()
 
     def relay(self, number: int) -> None:
         """To each rank."""
@@ -105,7 +111,10 @@ class Hosts:
 
     def ask(self) -> int:
         """SIGTERM for all processes of the job. How many there were, each agent says itself."""
-        self._tell(frames.ASK)
+        if self._started:
+            self._tell(frames.ASK)
+        else:
+            self.kill()
         return 0
 
     def kill(self) -> None:
@@ -209,7 +218,7 @@ class _Agent:
                 self.ready = self.ready or frame.kind == frames.READY
                 yield frame
 
-    def gone(self) -> bool:
+    def gone(self, *, expected: bool) -> bool:
         """Whether the program that connects has ended, just now or before, and all that it brought was heard."""
         process = self._process
         if not self.alive or process is None or process.poll() is None or self._out >= 0:
@@ -223,7 +232,7 @@ class _Agent:
         )
         self.alive = False
         self._in = self._err = -1
-        if not self.ready:
+        if not self.ready and not expected:
             raise UsageError(self._unreachable())
         return True
 
