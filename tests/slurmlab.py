@@ -52,7 +52,9 @@ def cluster(lab: Lab, folder: Path) -> Iterator[dict[str, str]]:
             pytest.skip(f"there is no {program}: as root on Debian, apt-get install slurm-wlm")
     conf = folder / "slurm.conf"
     conf.write_text(_CONF.format(folder=folder, last=len(lab.hosts) - 1))
-    (folder / "state").mkdir()
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # no use is made of it, but it would look for one
+    for name in ("state", *(f"spool-{host}" for host in lab.hosts)):
+        (folder / name).mkdir()
     env = os.environ | {"SLURM_CONF": str(conf)}
     commands = [("h0", ["slurmctld", "-D"]), *((host, ["slurmd", "-D"]) for host in lab.hosts)]
     with contextlib.ExitStack() as stack:

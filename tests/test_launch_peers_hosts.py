@@ -131,8 +131,8 @@ def slurm(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
     ("options", "ranks"),
     [
         (["-N2", "-n3"], ["h0", "h0", "h1"]),
-        (["-N3", "-n6", "-m", "cyclic"], ["h0", "h1", "h2", "h0", "h1", "h2"]),
-        (["-w", "h1,h2", "-n4", "-N2"], ["h1", "h1", "h2", "h2"]),
+        (["-N3", "-n6", "--ntasks-per-node=2", "-m", "cyclic"], ["h0", "h1", "h2", "h0", "h1", "h2"]),
+        (["-w", "h1,h2", "-n4", "--ntasks-per-node=2"], ["h1", "h1", "h2", "h2"]),
         (["-N2", "-n2", "--mpi=pmi2"], ["h0", "h1"]),
     ],
 )
