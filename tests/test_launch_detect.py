@@ -322,13 +322,28 @@ def test_where_only_the_host_of_rank_0_is_known_all_ranks_try_the_same_ports(
 
 def test_the_port_of_torchruns_store_is_never_among_the_candidates() -> None:
     _, ports = hosts_and_ports(candidates("h0", "any"))
-    _, without_first = ports_after = hosts_and_ports(candidates("h0", "any", without=ports[:1]))
-    assert ports_after[0] == {"h0"}
-    assert without_first[:7] == ports[1:]
-    assert ports[0] not in without_first
+    hosts, others = hosts_and_ports(candidates("h0", "any", without=ports[0]))
+    assert hosts == {"h0"}
+    assert others[:7] == ports[1:]
+    assert ports[0] not in others
     for store in range(20000, 20100):
         env = TWO_TORCHRUN | {"MASTER_PORT": str(store)}
         assert store not in hosts_and_ports(detect(env).master)[1]
+
+
+def test_the_ports_that_the_user_allows_are_kept_to() -> None:
+    def ports(env: dict[str, str]) -> list[int]:
+        return hosts_and_ports(detect(env | {"ARX_PORT_RANGE": "29500-29502"}).master)[1]
+
+    for env in (TWO_TORCHRUN | {"MASTER_PORT": "29400"}, TWO_OPEN_MPI, TWO_OPEN_MPI_4, TWO_SLURM):
+        assert sorted(ports(env)) == [29500, 29501, 29502]
+    assert sorted(ports(ARX | {"ARX_TRANSPORT": "tcp"})) == [29500, 29501, 29502]
+    assert sorted(ports(TWO_TORCHRUN | {"MASTER_PORT": "29501"})) == [29500, 29502]
+    with pytest.raises(InitError, match="no other port than 7"):
+        candidates("h0", "any", range(7, 8), without=7)
+    for wrong in ("29500", "0-5", "9-8", "1-65536", "a-b", "-"):
+        with pytest.raises(InitError, match="is not of the form FIRST-LAST"):
+            detect(TWO_SLURM | {"ARX_PORT_RANGE": wrong})
 
 
 def test_rank_0_under_open_mpi_knows_whether_it_is_on_mpiruns_host(monkeypatch: pytest.MonkeyPatch) -> None:

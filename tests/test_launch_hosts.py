@@ -20,6 +20,8 @@ import pytest
 from launching import ARX, WATCHDOG, alive, keeper_of, numbers, until, watched, write_script
 from netlab import Lab
 
+from arx.launch import master, near
+
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
@@ -509,13 +511,11 @@ def test_without_other_hosts_no_secret_is_needed(tmp_path: Path) -> None:
 
 
 def test_this_host_has_one_name() -> None:
-    from arx.launch import near
-
     own = socket.gethostname()
     assert near.is_here(own)
     assert near.is_here("localhost")
     assert near.is_here("127.0.0.3")
     assert near.is_here("::1")
     assert not near.is_here(f"not-{own}")
-    assert near.master_for([own, "localhost"], "j") is None
-    assert near.master_for(["a@other", own], "j") == near.master_for(["other", "localhost"], "j")
+    assert near.master_for([own, "localhost"], "j", master.PORTS) is None
+    assert near.master_for(["a@other", own], "j", master.PORTS) == master.candidates("other", "j")

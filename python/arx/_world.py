@@ -68,12 +68,14 @@ def init(
             raise TypeError(msg)
     # Not at the top: who imports arx only to look at it, or to launch, does not pay for it.
     from arx.launch.detect import TAKEN, detect, transport_of
+    from arx.launch.master import allowed
 
     if rank is None:
         _refuse_heir(os.environ.get(TAKEN, ""))
     limit = _seconds(timeout, "ARX_TIMEOUT", 300.0)
     transport = transport_of(os.environ, transport)
-    iface, port_range = os.environ.get("ARX_IFACE") or None, _port_range()
+    allowed(os.environ)  # raises if ARX_PORT_RANGE is no range
+    iface, port_range = (os.environ.get(name, "").strip() or None for name in ("ARX_IFACE", "ARX_PORT_RANGE"))
     place = detect(
         os.environ,
         rank=rank,
@@ -213,17 +215,6 @@ def _seconds(given: float | None, variable: str, default: float) -> float:
         msg = f"{variable}={text!r} is not a number from 0"
         raise InitError(msg)
     return number
-
-
-def _port_range() -> str | None:
-    text = os.environ.get("ARX_PORT_RANGE") or None
-    if text is not None:
-        first, dash, last = text.partition("-")
-        ports = [int(part) if part.isdecimal() else 0 for part in (first, last if dash else first)]
-        if not 0 < ports[0] <= ports[1] < 65536:
-            msg = f"ARX_PORT_RANGE={text!r} is not of the form FIRST-LAST, such as 29500-29600"
-            raise InitError(msg)
-    return text
 
 
 def _register() -> None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from arx.errors import InitError
 from arx.launch import agreement
 from arx.launch.families import ALONE, FAMILIES, PMI, SLURM, from_arguments
-from arx.launch.master import candidates, checked, is_loopback
+from arx.launch.master import allowed, candidates, checked, is_loopback
 from arx.launch.place import TO_BE_AGREED, Env, Family, Given, Listen, Place, Variables
 
 TAKEN = "ARX_TAKEN"
@@ -55,7 +55,7 @@ def detect(
         place = _read(family, env, given)
     if TO_BE_AGREED in (place.job_id, place.master, place.secret):
         place = agreement.reach(place, env, timeout, listen)
-    return _reachable(place, family, transport_of(env, transport))
+    return _reachable(place, family, env, transport_of(env, transport))
 
 
 def transport_of(env: Env, given: str | None = None) -> str:
@@ -77,7 +77,7 @@ def explain(env: Env | None = None) -> str:
         lines.append(f"  {other.source:<36} {verdict}{': ' if found else ''}{found}")
     lines.append(f"  {ALONE.source:<36} " + ("taken: no launcher's variables are set" if family is ALONE else "no"))
     try:
-        place = _reachable(_read(family, env, _given(env)), family, transport_of(env))
+        place = _reachable(_read(family, env, _given(env)), family, env, transport_of(env))
     except InitError as error:
         return "\n".join([f"init() would raise InitError: {error}", "looked at, in this order:", *lines])
     return "\n".join([*_described(place), "looked at, in this order:", *lines])
@@ -156,7 +156,7 @@ def _checked(place: Place, names: tuple[str, str]) -> Place:
     return place
 
 
-def _reachable(place: Place, family: Family, transport: str) -> Place:
+def _reachable(place: Place, family: Family, env: Env, transport: str) -> Place:
     """The same place with all that a connection needs, and no more."""
     if place.world_size == 1 or (place.one_host and transport != "tcp"):
         return replace(place, master=None)
@@ -164,7 +164,8 @@ def _reachable(place: Place, family: Family, transport: str) -> Place:
         raise InitError(f"transport shm is memory that all ranks share, but {_spread(place)}: use auto or tcp")
     if place.one_host and place.master is None:
         agreed = place.job_id != TO_BE_AGREED
-        place = replace(place, master=candidates("127.0.0.1", place.job_id) if agreed else TO_BE_AGREED)
+        master = candidates("127.0.0.1", place.job_id, allowed(env)) if agreed else TO_BE_AGREED
+        place = replace(place, master=master)
     if place.master is None:
         raise InitError(f"{_spread(place)}, and nothing says on which host rank 0 is: {family.no_master}")
     if place.secret is None and place.master != TO_BE_AGREED and not is_loopback(place.master):

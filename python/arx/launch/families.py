@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from arx.errors import InitError
 from arx.launch import pmi
-from arx.launch.master import candidates, is_loopback
+from arx.launch.master import allowed, candidates, is_loopback
 from arx.launch.place import TO_BE_AGREED, Family, Given, Place, Variables, Where, on_one_host
 from arx.launch.slurm import nodes as slurm_nodes
 from arx.launch.slurm import tasks_per_node
@@ -95,8 +95,7 @@ def _from_torchrun(v: Variables, given: Given) -> Place:
     if place.one_host or given.master is not None:
         return place
     taken = v.maybe("MASTER_PORT")  # by the agent's own store, or by torch.distributed if there is no agent
-    free = candidates(v.text("MASTER_ADDR"), place.job_id, [] if taken is None else [taken])
-    return replace(place, master=free)
+    return replace(place, master=candidates(v.text("MASTER_ADDR"), place.job_id, allowed(v.env), taken))
 
 
 def _from_pmi(v: Variables, given: Given) -> Place:
@@ -146,7 +145,7 @@ def _mpiruns_host(v: Variables, rank: int, job_id: str) -> str | None:
         here = host == v.env.get("PMIX_HOSTNAME", socket.gethostname())
     if host is None or (rank == 0 and not here):
         return None
-    return candidates(host, job_id)
+    return candidates(host, job_id, allowed(v.env))
 
 
 def _is_mine(address: str) -> bool:
@@ -172,7 +171,8 @@ def _from_slurm(v: Variables, given: Given) -> Place:
     if place.one_host or given.master is not None:
         return place
     # Task 0 is on the step's first node, whether tasks are dealt out in blocks or round and round.
-    return replace(place, master=candidates(next(slurm_nodes(v.text("SLURM_STEP_NODELIST"))), job_id))
+    first = next(slurm_nodes(v.text("SLURM_STEP_NODELIST")))
+    return replace(place, master=candidates(first, job_id, allowed(v.env)))
 
 
 def _from_other(v: Variables, given: Given) -> Place:

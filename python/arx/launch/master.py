@@ -11,8 +11,9 @@ handshake tells right from wrong. Nothing here resolves a name or opens a connec
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from arx.errors import InitError
 
@@ -35,17 +36,31 @@ def checked(text: str, said_by: str) -> str:
     return text
 
 
-def candidates(host: str, job_id: str, without: Iterable[int] = ()) -> str:
+def allowed(env: Mapping[str, str]) -> range:
+    """The ports that the user allows, by ARX_PORT_RANGE=FIRST-LAST, or else those that are good for candidates."""
+    text = env.get("ARX_PORT_RANGE", "").strip()
+    if not text:
+        return PORTS
+    match = re.fullmatch(r"([0-9]{1,5})\s*-\s*([0-9]{1,5})", text)
+    if match is None or not 0 < int(match[1]) <= int(match[2]) < 65536:
+        raise InitError(f"ARX_PORT_RANGE={text!r} is not of the form FIRST-LAST, such as 29500-29600")
+    return range(int(match[1]), int(match[2]) + 1)
+
+
+def candidates(host: str, job_id: str, ports: range = PORTS, without: int | None = None) -> str:
     """Addresses on `host` that are the same for all ranks of a job, and most likely others for another job."""
-    taken, round_ = set(without), 0
-    ports: list[int] = []
-    while len(ports) < CANDIDATES:
-        number = int.from_bytes(hashlib.sha256(f"{job_id} {round_}".encode()).digest()[:8], "big")
-        port, round_ = PORTS[number % len(PORTS)], round_ + 1
-        if port not in taken:
-            taken.add(port)
-            ports.append(port)
-    return ",".join(f"{bracketed(host)}:{port}" for port in ports)
+    count = min(CANDIDATES, len(ports) - (without in ports))
+    if count == 0:
+        raise InitError(f"ARX_PORT_RANGE has no other port than {without}, which is the launcher's own (MASTER_PORT)")
+    chosen: list[int] = []
+    for number in itertools.count():
+        digest = hashlib.sha256(f"{job_id} {number}".encode()).digest()
+        port = ports[int.from_bytes(digest[:8], "big") % len(ports)]
+        if port not in chosen and port != without:
+            chosen.append(port)
+        if len(chosen) == count:
+            break
+    return ",".join(f"{bracketed(host)}:{port}" for port in chosen)
 
 
 def bracketed(host: str) -> str:

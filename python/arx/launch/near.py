@@ -20,7 +20,7 @@ def one_name(host: str) -> str:
     return "localhost" if is_here(host) else host
 
 
-def master_for(hosts: Sequence[str], job_id: str) -> str | None:
+def master_for(hosts: Sequence[str], job_id: str, ports: range) -> str | None:
     """Where ranks meet that are started on `hosts` in this order; None if all are on one."""
     if len({one_name(host) for host in hosts}) == 1:
         return None
@@ -28,7 +28,7 @@ def master_for(hosts: Sequence[str], job_id: str) -> str | None:
     if is_loopback(first):  # which means another host to each of the others
         other = next(host for host in hosts if not is_here(host))
         first = _address_towards(other.rpartition("@")[2])
-    return candidates(first, job_id)
+    return candidates(first, job_id, ports)
 
 
 def _address_towards(host: str) -> str:

@@ -16,7 +16,10 @@ def run(job: Job) -> int:
     """Runs a job to its end; returns the exit code. Raises `UsageError` if the job cannot be started at all."""
     env = spawn.job_environment(os.environ, job.env, job.timeout)
     console = output.Console()
-    crew, mine = _on_hosts(job, env, console) if job.hosts else _here(job, env)
+    try:
+        crew, mine = _on_hosts(job, env, console) if job.hosts else _here(job, env)
+    except InitError as error:
+        raise UsageError(str(error)) from None
     if job.log_dir is not None:
         try:
             os.makedirs(job.log_dir, exist_ok=True)
@@ -36,18 +39,11 @@ def _here(job: Job, env: Mapping[str, str]) -> tuple[Crew, share.Share]:
         identity = share.fresh()
     else:
         assert job.master is not None  # the command line says so
-        identity = share.in_common(_checked(job.master), _secret(job.master))
+        identity = share.in_common(master.checked(job.master, "--master"), _secret(job.master))
     env = {**env, **mine.environment(), **identity.environment()}
     streams = (job.prefix == "auto" and mine.world > 1) or job.log_dir is not None
     ranks = Ranks(command(job, env), env, mine, streams=streams, bind=job.bind, stdin=True)
     return ranks, mine
-
-
-def _checked(address: str) -> str:
-    try:
-        return master.checked(address, "--master")
-    except InitError as error:
-        raise UsageError(str(error)) from None
 
 
 def _secret(address: str) -> str | None:
@@ -63,6 +59,7 @@ def _secret(address: str) -> str | None:
 def _on_hosts(job: Job, env: Mapping[str, str], console: output.Console) -> tuple[Crew, share.Share]:
     """The ranks of all hosts, by way of an agent on each."""
     identity = share.fresh()
-    address = _checked(job.master) if job.master else near.master_for([host for host, _ in job.hosts], identity.job_id)
-    identity = share.Identity(identity.job_id, identity.secret, address)
+    hosts = [host for host, _ in job.hosts]
+    address = job.master or near.master_for(hosts, identity.job_id, master.allowed(env))
+    identity = share.Identity(identity.job_id, identity.secret, address and master.checked(address, "--master"))
     return Hosts(job, env, identity, console), share.alone(sum(n for _, n in job.hosts))
