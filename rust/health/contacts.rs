@@ -39,4 +39,6 @@ pub struct Contacts {
     pub job: String,
     /// How long a host may be silent before its ranks count as lost.
     pub silence: Duration,
+    /// On rank 0: the note by which a latecomer is told why it may not join.
+    pub refuse: fn(String) -> Vec<u8>,
 }

@@ -8,12 +8,23 @@
 //! A rank blocks a call only if it is not active *and* has not completed that call: what a rank published before it left
 //! stays readable, since the memory is shared.
 //!
+//! **Over several hosts.** `control` is what a rank's calls see; its thread is the `operator`, who on rank 0 has a `judge`.
+//! `desk` is where calls and thread meet, `news` what the control connections carry, `verdict` what comes of it.
+//!
 //! No thread of this room runs Python, and each is joined at shutdown.
 
 mod contacts;
+mod control;
+mod desk;
+mod judge;
+mod news;
+mod operator;
 mod roster;
+mod verdict;
 mod watcher;
 
 pub use contacts::{Contacts, Member};
+pub use control::Control;
 pub use roster::{Entry, MAX_WORLD, Roster, State};
+pub use verdict::{Kind, Left, Report, Verdict};
 pub use watcher::{Alarm, Door, Watcher};

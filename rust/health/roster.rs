@@ -52,7 +52,7 @@ pub enum State {
 }
 
 impl State {
-    fn of(word: u64) -> State {
+    pub(super) fn of(word: u64) -> State {
         use State::*;
         [Active, Finished, Dead, TimedOut, Interrupted, Failed, Raised]
             .into_iter()

@@ -49,7 +49,8 @@ impl<'a> Guest<'a> {
         let (nodes, settings, members, porch) = joined?;
         let Meeting { job, network, silence, .. } = self.meeting;
         let (lines, me) = (vec![(0, line)], job.rank);
-        let contacts = Contacts { me, members, lines, porch, key: self.key, network, job: job.id, silence };
+        let refuse = |why| Note::Refused(why).encode();
+        let contacts = Contacts { me, members, lines, porch, key: self.key, network, job: job.id, silence, refuse };
         Ok(Met { nodes, settings, contacts })
     }
 

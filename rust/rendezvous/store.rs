@@ -294,8 +294,9 @@ impl<'a> Store<'a> {
         let nodes = grouped(&members.iter().map(|m| m.node).collect::<Vec<_>>());
         let lines = (1..).zip(self.seats.into_iter().flatten().map(|seat| seat.line)).collect();
         let Meeting { job, network, silence, .. } = self.meeting;
+        let refuse = |why| Note::Refused(why).encode();
         let contacts =
-            Contacts { me: 0, members, lines, porch: self.porch, key: self.key, network, job: job.id, silence };
+            Contacts { me: 0, members, lines, porch: self.porch, key: self.key, network, job: job.id, silence, refuse };
         Met { nodes, settings, contacts }
     }
 

@@ -1,0 +1,285 @@
+//! How ranks of several hosts learn of each other's death, and agree on whose fault a failure is.
+//!
+//! Every rank keeps one connection to rank 0 for the life of the group, and one thread that listens to it (`operator`).
+//! Rank 0's thread sees every process that dies and every host that vanishes; whatever keeps calls from ending is told to
+//! it, and it (`judge`) pronounces one verdict that all ranks raise. If rank 0 itself is gone, everybody sees that for
+//! itself and names it.
+//!
+//! ```text
+//! a call: begun(s) … its waits look at broken(s), and sleep on alert_fd besides whatever else … completed(s)
+//!                       │ time-out, another fingerprint, a broken link, somebody left
+//!                       ▼
+//!                    settle(report): tell rank 0, wait a moment for its verdict ──► verdict.error()
+//! ```
+//! Nothing here waits without a deadline. What the calls are, and how data moves, is not known here.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use crate::admission::{Channel, Claim, Dial, Key, Missed, Network, dial, socket};
+use crate::error::{Error, Rank, Result, ranks, seconds};
+use crate::sync::Ordering;
+use crate::wait::{Host, SLICE};
+
+use super::contacts::{Contacts, Member};
+use super::desk::{Desk, calm};
+use super::news::News;
+use super::operator::{Operator, STREAMS};
+use super::roster::State;
+use super::verdict::{Kind, Left, Report, Verdict, departed};
+
+/// How long a verdict may take: longer than every inquiry of the judge, and than the difference between the moments in
+/// which two connections to one vanished host are given up.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// Longest pause between attempts to reach a rank.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A rank's end of the control connections.
+#[derive(Debug)]
+pub struct Control {
+    me: Rank,
+    members: Vec<Member>,
+    key: Key,
+    network: Network,
+    silence: Duration,
+    desk: Arc<Desk>,
+    descriptors: Vec<RawFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Starts the control thread. `raise` is called by it when calls must look up: a verdict is there, somebody has left,
+    /// or `say` is wanted. It wakes those who do not sleep on `alert_fd`, and must not wait.
+    pub fn start(contacts: Contacts, raise: impl Fn() + Send + Sync + 'static) -> Result<Control> {
+        let desk = Arc::new(Desk::new(Box::new(raise))?);
+        let lines = contacts.lines.iter().map(|(_, line)| line.as_fd().as_raw_fd());
+        let own = [contacts.porch.descriptor(), desk.wake.as_raw_fd(), desk.alert.as_raw_fd()];
+        let (me, silence, members) = (contacts.me, contacts.silence, contacts.members.clone());
+        let (key, network) = (contacts.key.clone(), contacts.network.clone());
+        let descriptors = lines.chain(own).collect();
+        let operator = Operator::new(contacts, Arc::clone(&desk));
+        let thread = std::thread::Builder::new()
+            .name("arx-control".into())
+            .stack_size(256 << 10)
+            .spawn(move || operator.run())
+            .map_err(|e| Error::os("cannot start the control thread", e))?;
+        Ok(Control { me, members, key, network, silence, desk, descriptors, thread: Some(thread) })
+    }
+
+    /// Everybody, by rank.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Descriptors that a forked child must close: as long as it holds them, this rank's death is not seen.
+    pub fn descriptors(&self) -> &[RawFd] {
+        &self.descriptors
+    }
+
+    /// How many connections have been turned away so far.
+    pub fn strangers(&self) -> u64 {
+        self.desk.strangers.load(Ordering::Relaxed)
+    }
+
+    /// Call `sequence` begins on this rank.
+    #[inline]
+    pub fn begun(&self, sequence: u64) {
+        self.desk.begin(sequence);
+    }
+
+    /// Call `sequence` has ended well on this rank.
+    #[inline]
+    pub fn completed(&self, sequence: u64) {
+        self.desk.complete(sequence);
+    }
+
+    pub fn verdict(&self) -> Option<&Verdict> {
+        self.desk.verdict()
+    }
+
+    /// Whether call `sequence` can no longer end: there is a verdict, or somebody who is needed has left.
+    #[inline]
+    pub fn broken(&self, sequence: u64) -> bool {
+        self.desk.is_broken(sequence)
+    }
+
+    /// Whether `say` is wanted for call `sequence`; true once.
+    pub fn asked(&self, sequence: u64) -> bool {
+        self.desk.is_asked(sequence)
+    }
+
+    /// What this rank calls in call `sequence`.
+    pub fn say(&self, sequence: u64, call: &str) {
+        self.desk.post(News::Says { sequence, call: call.into() });
+    }
+
+    /// Becomes readable when anything here has changed, and stays so until `calm`.
+    pub fn alert_fd(&self) -> BorrowedFd<'_> {
+        self.desk.alert.as_fd()
+    }
+
+    /// To be called before looking at what has changed.
+    pub fn calm(&self) {
+        calm(&self.desk.alert);
+    }
+
+    /// Tells rank 0 what happens here.
+    pub fn report(&self, report: Report) {
+        self.desk.post(News::Report(report));
+    }
+
+    /// Leaves the group, in the sight of all. Calls up to the last one completed do not need this rank any more.
+    pub fn leave(&self, state: State) {
+        self.desk.post(News::Left(Left { rank: self.me, state, completed: self.desk.completed() }));
+    }
+
+    /// Tells rank 0 what happens here, and waits for the verdict. If none comes, rank 0 does not answer or has left, and
+    /// this rank says what it knows.
+    pub fn settle(&self, report: Report, host: &mut dyn Host) -> Result<Verdict> {
+        self.report(report.clone());
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.calm();
+            let alone = self.desk.is_orphaned() || Instant::now() >= until;
+            if let Some(verdict) = self.verdict() {
+                return Ok(verdict.clone());
+            }
+            if alone {
+                self.desk.pronounce(self.own_verdict(&report));
+                continue;
+            }
+            self.rest(until, host)?;
+        }
+    }
+
+    /// Sleeps until something has changed here, for a slice of time at most.
+    fn rest(&self, until: Instant, host: &mut dyn Host) -> Result<()> {
+        let left = until.saturating_duration_since(Instant::now()).min(SLICE);
+        socket::rest(&mut [PollFd::from_borrowed_fd(self.alert_fd(), PollFlags::IN)], left, host)
+    }
+
+    fn own_verdict(&self, report: &Report) -> Verdict {
+        let verdict = |kind, ranks, text| Verdict { kind, ranks, text };
+        let left = || self.desk.left().into_iter();
+        let hub = if self.desk.is_orphaned() { "has left" } else { "does not answer" };
+        let silent = |what: String| {
+            let text =
+                format!("{what}, and rank 0 ({}), which would know more, {hub}. The group is closed", self.members[0]);
+            verdict(Kind::TimedOut, vec![0], text)
+        };
+        match report {
+            Report::TimedOut { sequence, call, waited, awaited } => departed(left(), *sequence, call).unwrap_or_else(|| {
+                let what = format!("rank {} waited {} in call #{sequence} {call}", self.me, seconds(*waited));
+                match self.desk.is_orphaned() && !awaited.is_empty() {
+                    true => {
+                        let text = format!("{what} for {}. The group is closed", ranks(awaited));
+                        verdict(Kind::TimedOut, awaited.clone(), text)
+                    }
+                    false => silent(what),
+                }
+            }),
+            Report::Stuck { sequence, call } => departed(left(), *sequence, call)
+                .unwrap_or_else(|| silent(format!("somebody left before call #{sequence} {call}"))),
+            Report::Broken { sequence, rank, why } => departed(left(), *sequence, "").unwrap_or_else(|| {
+                let named = self.members.get(*rank as usize).map_or_else(String::new, |member| format!(" ({member})"));
+                let text = format!(
+                    "rank {rank} lost: the link from rank {} to it{named} broke ({why}), and rank 0, which would know more, \
+                     {hub}. The group is closed",
+                    self.me
+                );
+                verdict(Kind::Lost, vec![*rank], text)
+            }),
+            Report::Differs { sequence, call } => {
+                let text = format!(
+                    "call #{sequence} differs between ranks: rank {} called {call}; what the others called is not known, since \
+                     rank 0 {hub}. The group is closed",
+                    self.me
+                );
+                verdict(Kind::Mismatch, vec![self.me], text)
+            }
+            Report::Refused { sequence, reason } => {
+                let text =
+                    format!("rank {} could not take part in call #{sequence} ({reason}). The group is closed", self.me);
+                verdict(Kind::Mismatch, vec![self.me], text)
+            }
+            Report::Failed { text } => verdict(Kind::Failed, vec![self.me], text.clone()),
+        }
+    }
+
+    /// The streams 0 to `count` that `rank`, which is higher, has opened to this one; `None` until all have come. Sockets
+    /// are ready for use (`admission::socket::prepare`).
+    pub fn take(&self, rank: Rank, count: u16) -> Option<Vec<OwnedFd>> {
+        self.desk.take(rank, count)
+    }
+
+    /// Both ways to get a link: opens the streams 0 to `count` to a lower rank, or waits until a higher one has opened them.
+    pub fn link(&self, rank: Rank, count: u16, until: Instant, host: &mut dyn Host) -> Result<Vec<OwnedFd>> {
+        assert!(count <= STREAMS && rank != self.me, "a caller keeps to the limits");
+        if rank < self.me {
+            return (0..count).map(|stream| self.dial(rank, stream, until, host)).collect();
+        }
+        loop {
+            self.calm();
+            if let Some(streams) = self.take(rank, count) {
+                return Ok(streams);
+            }
+            if let Some(verdict) = self.verdict() {
+                return Err(verdict.error());
+            }
+            if Instant::now() >= until {
+                let (me, member) = (self.me, &self.members[rank as usize]);
+                let text = format!(
+                    "rank {me} waited in vain for rank {rank} ({member}) to open its link. The group is closed"
+                );
+                return Err(self.settle(Report::Failed { text }, host)?.error());
+            }
+            self.rest(until, host)?;
+        }
+    }
+
+    /// Opens one stream to a lower rank.
+    pub fn dial(&self, rank: Rank, stream: u16, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
+        let claim = Claim { from: self.me, to: rank, channel: Channel::Data(stream) };
+        let stop = || self.verdict().is_some();
+        let call = Dial { key: &self.key, claim, network: &self.network, until, stop: &stop };
+        let member = &self.members[rank as usize];
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let missed = match dial(&call, member.address, host)? {
+                Ok(socket) => {
+                    socket::prepare(&socket, self.silence)
+                        .map_err(|e| Error::os(&format!("cannot set the options of the link to rank {rank}"), e))?;
+                    return Ok(socket);
+                }
+                Err(missed) => missed,
+            };
+            if let Some(verdict) = self.verdict() {
+                return Err(verdict.error());
+            }
+            if Instant::now() >= until || matches!(missed, Missed::Refused(_)) {
+                let text = format!(
+                    "rank {} cannot open a link to rank {rank} ({member}) at {}: {missed}. Is a firewall between the two? \
+                     ARX_IFACE and ARX_PORT_RANGE say which interface and ports are used. The group is closed",
+                    self.me, member.address
+                );
+                return Err(self.settle(Report::Failed { text }, host)?.error());
+            }
+            socket::rest(&mut [], pause, host)?;
+            pause = (pause * 2).min(PAUSE);
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.desk.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has already been printed.
+            let _ = thread.join();
+        }
+    }
+}

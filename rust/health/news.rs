@@ -1,0 +1,146 @@
+//! What goes over the control connections of a job that has formed.
+
+use std::time::Duration;
+
+use crate::admission::{Reader, Writer};
+use crate::error::Rank;
+
+use super::roster::State;
+use super::verdict::{Left, Report, Verdict};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// A rank tells what happens to its call.
+    Report(Report),
+    /// A rank leaves by itself; from rank 0, to the others.
+    Left(Left),
+    /// Rank 0 asks how far everybody is. Answered by the control thread at once, whatever the program does meanwhile.
+    Where {
+        question: u32,
+    },
+    Here {
+        question: u32,
+        begun: u64,
+        completed: u64,
+    },
+    /// Rank 0 asks what everybody calls in call `sequence`. Answered by the call itself.
+    Say {
+        sequence: u64,
+    },
+    Says {
+        sequence: u64,
+        call: String,
+    },
+    /// It is over.
+    Verdict(Verdict),
+}
+
+impl News {
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            News::Report(report) => write_report(report),
+            News::Left(left) => Writer::new(20).word(left.rank).byte(left.state as u64 as u8).long(left.completed),
+            News::Where { question } => Writer::new(21).word(*question),
+            News::Here { question, begun, completed } => Writer::new(22).word(*question).long(*begun).long(*completed),
+            News::Say { sequence } => Writer::new(23).long(*sequence),
+            News::Says { sequence, call } => Writer::new(24).long(*sequence).text(call),
+            News::Verdict(verdict) => verdict.write(Writer::new(25)),
+        }
+        .done()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<News> {
+        let mut r = Reader::new(bytes);
+        let news = match r.byte()? {
+            tag @ 10..=15 => News::Report(read_report(tag, &mut r)?),
+            20 => News::Left(Left { rank: r.word()?, state: State::of(r.byte()?.into()), completed: r.long()? }),
+            21 => News::Where { question: r.word()? },
+            22 => News::Here { question: r.word()?, begun: r.long()?, completed: r.long()? },
+            23 => News::Say { sequence: r.long()? },
+            24 => News::Says { sequence: r.long()?, call: r.text()? },
+            25 => News::Verdict(Verdict::read(&mut r)?),
+            _ => return None,
+        };
+        r.end()?;
+        Some(news)
+    }
+}
+
+fn write_report(report: &Report) -> Writer {
+    match report {
+        Report::TimedOut { sequence, call, waited, awaited } => {
+            let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            Writer::new(10).long(*sequence).text(call).long(millis).ranks(awaited)
+        }
+        Report::Differs { sequence, call } => Writer::new(11).long(*sequence).text(call),
+        Report::Refused { sequence, reason } => Writer::new(12).long(*sequence).text(reason),
+        Report::Stuck { sequence, call } => Writer::new(13).long(*sequence).text(call),
+        Report::Broken { sequence, rank, why } => Writer::new(14).long(*sequence).word(*rank).text(why),
+        Report::Failed { text } => Writer::new(15).text(text),
+    }
+}
+
+fn read_report(tag: u8, r: &mut Reader<'_>) -> Option<Report> {
+    Some(match tag {
+        10 => {
+            let (sequence, call, millis) = (r.long()?, r.text()?, r.long()?);
+            Report::TimedOut { sequence, call, waited: Duration::from_millis(millis), awaited: r.ranks()? }
+        }
+        11 => Report::Differs { sequence: r.long()?, call: r.text()? },
+        12 => Report::Refused { sequence: r.long()?, reason: r.text()? },
+        13 => Report::Stuck { sequence: r.long()?, call: r.text()? },
+        14 => {
+            let (sequence, rank): (u64, Rank) = (r.long()?, r.word()?);
+            Report::Broken { sequence, rank, why: r.text()? }
+        }
+        15 => Report::Failed { text: r.text()? },
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::verdict::Kind;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn news() -> Vec<News> {
+        let (sequence, call) = (1 << 40, "all_reduce(op=sum, …)".to_owned());
+        let waited = Duration::from_millis(1500);
+        vec![
+            News::Report(Report::TimedOut { sequence, call: call.clone(), waited, awaited: vec![3, 1] }),
+            News::Report(Report::Differs { sequence, call: call.clone() }),
+            News::Report(Report::Refused { sequence, reason: String::new() }),
+            News::Report(Report::Stuck { sequence, call: call.clone() }),
+            News::Report(Report::Broken { sequence, rank: 9, why: "reset".into() }),
+            News::Report(Report::Failed { text: "no".into() }),
+            News::Left(Left { rank: 4, state: State::Raised, completed: 17 }),
+            News::Where { question: 2 },
+            News::Here { question: 2, begun: 7, completed: 6 },
+            News::Say { sequence },
+            News::Says { sequence, call },
+            News::Verdict(Verdict { kind: Kind::Finished, ranks: vec![5], text: "so it is".into() }),
+        ]
+    }
+
+    #[test]
+    fn news_survive_the_wire_and_nothing_shorter_or_longer_passes() {
+        for news in news() {
+            let bytes = news.encode();
+            assert_eq!(News::decode(&bytes), Some(news));
+            for end in 0..bytes.len() {
+                assert_eq!(News::decode(&bytes[..end]), None);
+            }
+            assert_eq!(News::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(tag in 8..28u8, bytes in any::<Vec<u8>>()) {
+            if let Some(news) = News::decode(&[&[tag], &bytes[..]].concat()) {
+                prop_assert_eq!(News::decode(&news.encode()), Some(news));
+            }
+        }
+    }
+}
