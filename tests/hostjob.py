@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from launching import ARX
+from netlab import Lab
+
 from arx import _arx
 
 CONNECTS = hasattr(_arx, "listen")
@@ -97,3 +100,29 @@ def run(argv: list[str], env: dict[str, str] | None = None, **settings: Any) -> 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+class Launcher:
+    """`arx run` on h0 of a lab, with an rsh that enters the other hosts."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab, self.folder = lab, folder
+        self.rsh = str(lab.rsh(folder))
+
+    def command(self, *args: object) -> list[str]:
+        return [*self.lab.enter("h0"), *ARX, "run", "--rsh", self.rsh, *map(str, args)]
+
+    def __call__(self, *args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": WATCHDOG, "cwd": self.folder}
+        return subprocess.run(
+            self.command(*args), env=os.environ | (env or {}), stdin=subprocess.DEVNULL, check=False, **settings
+        )
+
+    def start(self, *args: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command(*args),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self.folder,
+        )

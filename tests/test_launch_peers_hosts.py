@@ -20,12 +20,6 @@ SECRET = {"ARX_SECRET": "c" * 64}
 PMI, OPEN_MPI = "PMI's variables (MPICH, Intel MPI)", "Open MPI's variables"
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with Lab(3) as lab:
-        yield lab
-
-
 def hydra(name: str, rsh: Path, hosts: str) -> list[str]:
     """`mpiexec` of MPICH or Intel MPI, with two ranks on each host."""
     n = 2 * (hosts.count(",") + 1)

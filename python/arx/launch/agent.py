@@ -20,6 +20,8 @@ from arx.launch.command import Job, UsageError, command
 from arx.launch.ranks import Ranks
 from arx.launch.share import Share
 
+_READ = 1 << 16
+
 
 class Agent:
     """One host's part of one job."""
@@ -57,9 +59,18 @@ class Agent:
             self._over = self._over or self._console.failed is not None
         tree.kill_all()
         while self._console.waiting_for is not None and not self._over:
-            self._over = bool(self._wait() & {0, self._lifeline} and not self._still_there())
-            self._console.pump()
+            self._flush()
         return 1 if self._over else 0
+
+    def _flush(self) -> None:
+        """The last messages, to a launcher that may be slow or gone."""
+        ready = self._wait()
+        if self._wake in ready:
+            os.read(self._wake, 4096)
+        if self._lifeline in ready or (0 in ready and not os.read(0, _READ)):
+            self._over = True
+        self._console.pump()
+        self._over = self._over or self._console.failed is not None
 
     def _wait(self) -> set[int]:
         poll = select.poll()
@@ -72,9 +83,6 @@ class Agent:
             poll.register(waiting, select.POLLOUT)
         return {fd for fd, _ in poll.poll()}
 
-    def _still_there(self) -> bool:
-        return os.read(0, 1 << 16) != b""
-
     def _report(self, ready: set[int] | None) -> None:
         """Passes on what the ranks wrote; without `ready`, all that is left of it."""
         assert self._ranks is not None
@@ -82,7 +90,7 @@ class Agent:
             self._console.write(1, frames.pack(frames.OUTPUT, said.rank, said.fd, said.data))
 
     def _hear(self) -> None:
-        data = os.read(0, 1 << 16)
+        data = os.read(0, _READ)
         if not data:
             self._over = True
         for frame in self._frames.feed(data):

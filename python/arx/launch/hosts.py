@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 from arx.launch import frames, near, output, tree
 from arx.launch.command import Job, UsageError
@@ -269,7 +270,7 @@ def _document(job: Job, env: Mapping[str, str], identity: Identity, share: Share
             "folder": os.getcwd(),
             "env": carried | dict(job.env) | identity.environment(),
             "paths": {name: env[name] for name in _CARRIED_PATHS if name in env and name not in job.env},
-            "share": share.__dict__,
+            "share": asdict(share),
             "script": job.script,
             "args": list(job.args),
             "module": job.module,
