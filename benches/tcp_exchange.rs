@@ -66,7 +66,7 @@ fn rank(number: usize, mut link: Link) {
     for size in SIZES {
         let rounds = match size {
             ..0x10_0000 => 3000,
-            ..0x100_0000 => 200,
+            0x10_0000..0x100_0000 => 200,
             _ => 10,
         };
         let mut times: Vec<f64> = (0..rounds)

@@ -43,7 +43,7 @@ impl Staging {
     pub(super) fn room(&mut self, enough: usize) -> Bytes<'_> {
         let enough = enough.min(SIZE - 16);
         if self.len() <= FEW || self.start + enough > SIZE {
-            self.to_front();
+            self.compact();
         }
         let room = self.end..self.start + enough;
         &self.cells()[room]
@@ -65,7 +65,7 @@ impl Staging {
         self.end = self.start;
     }
 
-    fn to_front(&mut self) {
+    fn compact(&mut self) {
         let to = self.start % 16;
         if to != self.start {
             let from = self.page + self.start..self.page + self.end;
