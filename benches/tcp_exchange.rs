@@ -42,7 +42,7 @@ fn exchange(link: &mut Link, array: Bytes<'_>, sum: &Reducer) {
     let (mut sent, mut summed) = (0, 0);
     while sent < array.len() || summed < array.len() {
         if sent < array.len() {
-            sent += link.tx.write(&[], &array[sent..], &[]).expect("sent");
+            sent += link.tx.write(&[], &array[sent..]).expect("sent");
         }
         if summed < array.len() {
             let arrived = link.rx.peek(SEGMENT.min(array.len() - summed)).expect("received");
@@ -65,7 +65,7 @@ fn rank(number: usize, mut link: Link) {
     let array = vec![Cell::new(0); SIZES[SIZES.len() - 1]];
     for size in SIZES {
         let rounds = match size {
-            ..=0xf_ffff => 3000,
+            ..0x10_0000 => 3000,
             0x10_0000..0x100_0000 => 200,
             _ => 10,
         };

@@ -295,6 +295,21 @@ fn a_rest_that_is_too_short_is_handed_out_once() {
     });
 }
 
+#[test]
+fn a_read_for_more_than_is_left_gets_the_rest() {
+    watched(|| {
+        let (mut here, mut there) = pair(V4, 1, None);
+        assert_eq!(here.tx.write(b"ten bytes!", &[]), Ok(10));
+        peek_all(&mut *there.rx, 10); // so that some of what is read has been staged
+        drop(here);
+        assert!(ready(there.rx.fd().expect("a socket"), PollFlags::RDHUP, LONG), "the end has arrived");
+        let room = [0; 64].map(Cell::new);
+        assert_eq!(there.rx.read(&room), Ok(10));
+        check_text(&room[..10], b"ten bytes!");
+        assert_eq!(there.rx.read(&room).expect_err("nothing more comes").rank, 0);
+    });
+}
+
 fn check_text(seen: &[Cell<u8>], text: &[u8]) {
     assert_eq!(seen.iter().map(Cell::get).collect::<Vec<u8>>(), text);
 }

@@ -34,17 +34,16 @@ impl Inbound {
         let split = dst.len();
         self.staging.restart(self.stream.position.wrapping_add(split as u64));
         let more = self.staging.room(AHEAD);
-        let n = self.stream.advance(split + more.len(), |sockets, which, from, to| {
+        let moved = self.stream.advance(split + more.len(), |sockets, which, from, to| {
             let (dst, more) =
                 (&dst[from.min(split)..to.min(split)], &more[from.max(split) - split..to.max(split) - split]);
             if dst.is_empty() { sockets.receive(which, more, &[]) } else { sockets.receive(which, dst, more) }
-        })?;
-        if n < split {
-            self.staging.restart(self.stream.position);
-        } else {
-            self.staging.arrived(n - split);
+        });
+        match moved {
+            Ok(n) if n > split => self.staging.arrived(n - split),
+            _ => self.staging.restart(self.stream.position),
         }
-        Ok(n.min(split))
+        moved.map(|n| n.min(split))
     }
 }
 
