@@ -61,6 +61,13 @@ pub mod rendezvous;
 pub mod schedule;
 #[cfg(not(loom))]
 pub mod transport;
+/// As of `direct`, the protocol alone.
+#[cfg(loom)]
+pub mod transport {
+    pub mod shm {
+        pub mod words;
+    }
+}
 
 #[cfg(all(feature = "python", not(loom)))]
 mod python;

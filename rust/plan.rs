@@ -25,7 +25,6 @@
 //! This room knows neither addresses nor links; the same arguments give the same plan.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 use std::ops::Range;
 
 use crate::schedule::{Apply, Buf, Rank, Schedule, Span, Step};
@@ -198,7 +197,7 @@ impl Layout {
         let chunks = schedule.chunks as usize;
         let per_tile = (tile / elem).clamp(1, elements.max(1));
         let stride = (per_tile.div_ceil(chunks) * elem).next_multiple_of(LINE);
-        Layout { elem, elements, per_tile, chunks, stands_for: stands_for(schedule), stride }
+        Layout { elem, elements, per_tile, chunks, stands_for: schedule.stands_for(), stride }
     }
 
     fn tiles(&self) -> usize {
@@ -247,28 +246,6 @@ impl Layout {
 
     fn pieces(&self, tile: usize, span: Span) -> impl Iterator<Item = Piece> {
         (span.lo..span.hi).map(move |k| self.piece(tile, span.buf, k as usize))
-    }
-}
-
-/// For each scratch chunk the chunk of the array that it stands for: the one with which `Local` steps combine it, if need be by way
-/// of other scratch chunks. That is how a rank knows the length of what it receives into it.
-fn stands_for(schedule: &Schedule) -> Vec<Option<u32>> {
-    let mut twins = vec![if schedule.chunks == 1 { Some(0) } else { None }; schedule.scratch as usize];
-    loop {
-        let before = twins.clone();
-        for step in &schedule.steps {
-            let Step::Local { dst, srcs, .. } = step else { continue };
-            for i in 0..dst.hi - dst.lo {
-                let operands = || iter::once(dst).chain(srcs).map(|span| (span.buf, span.lo + i));
-                let twin = operands().find_map(|(buf, k)| if buf == Buf::Data { Some(k) } else { twins[k as usize] });
-                for (_, k) in operands().filter(|(buf, _)| *buf == Buf::Scratch) {
-                    twins[k as usize] = twins[k as usize].or(twin);
-                }
-            }
-        }
-        if twins == before {
-            return twins;
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use arx::dtype::{DType, ReduceOp};
 use arx::engine::{self, Arithmetic, Call, Halt, Header, Memory, SEGMENT};
 use arx::kernels::{Bytes, Isa, Reducer};
 use arx::plan::{self, Plan};
-use arx::schedule::{Apply, Buf, Schedule, Span, Step};
+use arx::schedule::{Algorithm, Apply, Buf, Collective, Schedule, Span, Step};
 use arx::transport::{Broken, Link, Rx, Tx};
 use arx::wait::{Stop, raise};
 use proptest::prelude::*;
@@ -22,63 +22,23 @@ mod ranks;
 
 const FOREVER: Duration = Duration::MAX;
 
-fn data(chunk: u32) -> Span {
-    Span { buf: Buf::Data, lo: chunk, hi: chunk + 1 }
-}
+const ALGORITHMS: [Algorithm; 9] = [
+    Algorithm::Ring,
+    Algorithm::Recursive,
+    Algorithm::Doubling,
+    Algorithm::Tree,
+    Algorithm::CHAIN,
+    Algorithm::KAry { arity: 2, pieces: 3 },
+    Algorithm::DoubleTree { pieces: 2 },
+    Algorithm::Pairwise,
+    Algorithm::Exchange,
+];
 
-fn scratch(chunk: u32) -> Span {
-    Span { buf: Buf::Scratch, lo: chunk, hi: chunk + 1 }
-}
-
-/// Reduce-scatter and all-gather round a ring: every chunk passes every rank twice.
-fn ring(rank: u32, world: u32) -> Schedule {
-    let at = |back: u32| data((rank + 2 * world - back) % world);
-    let hop = |k: u32, apply| Step::Exchange {
-        send: Some(((rank + 1) % world, at(k))),
-        recv: Some(((rank + world - 1) % world, at(k + 1), apply)),
-    };
-    let reduce = (1..world).map(|k| hop(k, if k == world - 1 { Apply::Finish } else { Apply::Reduce }));
-    Schedule { chunks: world, scratch: 0, steps: reduce.chain((0..world - 1).map(|k| hop(k, Apply::Store))).collect() }
-}
-
-/// Every rank sends all it has to all others, in place between two.
-fn exchange(rank: u32, world: u32) -> Schedule {
-    if world == 2 {
-        let step = Step::Exchange { send: Some((1 - rank, data(0))), recv: Some((1 - rank, data(0), Apply::Finish)) };
-        return Schedule { chunks: 1, scratch: 0, steps: vec![step] };
-    }
-    let place = |from: u32| if from == rank { data(0) } else { scratch(from - u32::from(from > rank)) };
-    let step = |k: u32| {
-        let (to, from) = ((rank + k) % world, (rank + world - k) % world);
-        Step::Exchange { send: Some((to, data(0))), recv: Some((from, place(from), Apply::Store)) }
-    };
-    let combine = Step::Local { dst: data(0), srcs: (0..world).map(place).collect(), finish: true };
-    Schedule { chunks: 1, scratch: world - 1, steps: (1..world).map(step).chain([combine]).collect() }
-}
-
-/// Every chunk goes to its owner, who combines it and sends it to all.
-fn pairwise(rank: u32, world: u32) -> Schedule {
-    let place = |from: u32| if from == rank { data(rank) } else { scratch(from - u32::from(from > rank)) };
-    let peers = |k: u32| ((rank + k) % world, (rank + world - k) % world);
-    let scatter = (1..world).map(|k| {
-        let (to, from) = peers(k);
-        Step::Exchange { send: Some((to, data(to))), recv: Some((from, place(from), Apply::Store)) }
-    });
-    let combine = Step::Local { dst: data(rank), srcs: (0..world).map(place).collect(), finish: true };
-    let gather = (1..world).map(|k| {
-        let (to, from) = peers(k);
-        Step::Exchange { send: Some((to, data(rank))), recv: Some((from, data(from), Apply::Store)) }
-    });
-    Schedule { chunks: world, scratch: world - 1, steps: scatter.chain([combine]).chain(gather).collect() }
-}
-
-type Algorithm = fn(u32, u32) -> Schedule;
-const ALGORITHMS: [(&str, Algorithm); 3] = [("ring", ring), ("exchange", exchange), ("pairwise", pairwise)];
-
-/// One all-reduce of a world.
+/// One collective of a world.
 #[derive(Clone, Debug)]
 struct Case {
-    algorithm: usize,
+    algorithm: Algorithm,
+    collective: Collective,
     world: usize,
     elements: usize,
     dtype: DType,
@@ -90,10 +50,8 @@ struct Case {
 
 impl Case {
     fn schedule(&self, rank: usize) -> Schedule {
-        if self.world == 1 {
-            return Schedule { chunks: 1, scratch: 0, steps: vec![] };
-        }
-        ALGORITHMS[self.algorithm].1(rank as u32, self.world as u32)
+        let schedule = self.algorithm.schedule(self.collective, rank as u32, self.world as u32);
+        schedule.unwrap_or_else(|| panic!("{} does not serve {:?}", self.algorithm, self.collective))
     }
 
     fn plan(&self, rank: usize) -> Plan {
@@ -146,7 +104,8 @@ impl Case {
         for (rank, (twice, _)) in results.iter().enumerate() {
             for result in twice {
                 assert!(*result == expected[rank], "rank {rank} of {what}");
-                assert!(*result == expected[0], "ranks differ: {rank} of {what}");
+                let same = self.collective != Collective::AllReduce || *result == expected[0];
+                assert!(same, "ranks differ: {rank} of {what}");
             }
         }
     }
@@ -205,18 +164,27 @@ impl Actor {
     }
 
     fn get(&self, span: Span) -> Vec<u8> {
-        assert_eq!(span.hi, span.lo + 1, "these schedules have spans of one chunk");
         match span.buf {
-            Buf::Data => self.data[self.chunks[span.lo as usize].clone()].to_vec(),
-            Buf::Scratch => self.scratch[span.lo as usize].clone(),
+            Buf::Data => self.data[self.bytes_of(span)].to_vec(),
+            Buf::Scratch => self.scratch[span.lo as usize..span.hi as usize].concat(),
         }
     }
 
     fn set(&mut self, span: Span, bytes: Vec<u8>) {
         match span.buf {
-            Buf::Data => self.data[self.chunks[span.lo as usize].clone()].copy_from_slice(&bytes),
-            Buf::Scratch => self.scratch[span.lo as usize] = bytes,
+            Buf::Data => {
+                let place = self.bytes_of(span);
+                self.data[place].copy_from_slice(&bytes);
+            }
+            Buf::Scratch => {
+                assert_eq!(span.len(), 1, "the lengths of more than one are not known here");
+                self.scratch[span.lo as usize] = bytes;
+            }
         }
+    }
+
+    fn bytes_of(&self, span: Span) -> Range<usize> {
+        self.chunks[span.lo as usize].start..self.chunks[span.hi as usize - 1].end
     }
 
     /// Whether the step is done.
@@ -274,13 +242,11 @@ fn combined(operands: &[Vec<u8>], reducer: &Reducer, count: usize) -> Vec<u8> {
     result.content()
 }
 
-/// Where rounding depends on how it is grouped, only what combines everything at once gives the same bits on all ranks.
-fn rounds_once(dtype: DType, op: ReduceOp) -> bool {
-    matches!(dtype, DType::Float16 | DType::BFloat16) && matches!(op, ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Avg)
-}
-
-fn suits(algorithm: usize, dtype: DType, op: ReduceOp) -> bool {
-    ALGORITHMS[algorithm].0 != "ring" || !rounds_once(dtype, op)
+/// Whether the bits are the same on all ranks: where partial results are rounded, only if everything is combined at once.
+fn suits(algorithm: Algorithm, dtype: DType, op: ReduceOp) -> bool {
+    let rounds = matches!(dtype, DType::Float16 | DType::BFloat16)
+        && matches!(op, ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Avg);
+    !rounds || matches!(algorithm, Algorithm::Pairwise | Algorithm::Exchange)
 }
 
 const PAIRS: [(DType, ReduceOp); 6] = [
@@ -294,12 +260,13 @@ const PAIRS: [(DType, ReduceOp); 6] = [
 
 #[test]
 fn every_world_and_every_length_at_which_something_changes() {
-    for algorithm in 0..ALGORITHMS.len() {
+    let collective = Collective::AllReduce;
+    for algorithm in ALGORITHMS {
         for world in 1..=9 {
             for elements in [0, 1, world - 1, world, world + 1, 1000] {
                 for (dtype, op) in PAIRS.into_iter().filter(|(dtype, op)| suits(algorithm, *dtype, *op)) {
                     let capacity = 64 + 16 * (elements % 5);
-                    Case { algorithm, world, elements, dtype, op, tile: usize::MAX, capacity }.check();
+                    Case { algorithm, collective, world, elements, dtype, op, tile: usize::MAX, capacity }.check();
                 }
             }
         }
@@ -308,11 +275,12 @@ fn every_world_and_every_length_at_which_something_changes() {
 
 #[test]
 fn arrays_longer_than_three_segments() {
-    for algorithm in 0..ALGORITHMS.len() {
+    let collective = Collective::AllReduce;
+    for algorithm in ALGORITHMS {
         for (dtype, op) in [(DType::Int8, ReduceOp::Sum), (DType::Float32, ReduceOp::Avg)] {
             for (world, tile) in [(2, usize::MAX), (3, usize::MAX), (3, 64 << 10), (4, 100_000)] {
                 let elements = 3 * SEGMENT * world / dtype.size() + 1;
-                Case { algorithm, world, elements, dtype, op, tile, capacity: 48 << 10 }.check();
+                Case { algorithm, collective, world, elements, dtype, op, tile, capacity: 48 << 10 }.check();
             }
         }
     }
@@ -323,18 +291,27 @@ fn pairs() -> Vec<(DType, ReduceOp)> {
     all.filter(|(dtype, op)| *dtype != DType::Bool && op.check(*dtype).is_ok()).collect()
 }
 
+/// An algorithm and a collective that it serves, whose root is taken modulo the world.
+fn jobs() -> Vec<(Algorithm, fn(u32) -> Collective)> {
+    let collectives: [fn(u32) -> Collective; 5] = [
+        |_| Collective::AllReduce,
+        |_| Collective::ReduceScatter,
+        |_| Collective::AllGather,
+        Collective::Broadcast,
+        Collective::Reduce,
+    ];
+    let all = ALGORITHMS.into_iter().flat_map(|algorithm| collectives.map(|collective| (algorithm, collective)));
+    all.filter(|(algorithm, collective)| algorithm.serves(collective(0))).collect()
+}
+
 fn case() -> impl Strategy<Value = Case> {
     let tile = prop_oneof![Just(usize::MAX), 1..3000usize];
-    (0..ALGORITHMS.len(), 1..=9usize, 0..700usize, prop::sample::select(pairs()), tile, 4..=16usize)
-        .prop_filter("combined at once", |(algorithm, _, _, (dtype, op), ..)| suits(*algorithm, *dtype, *op))
-        .prop_map(|(algorithm, world, elements, (dtype, op), tile, lines)| Case {
-            algorithm,
-            world,
-            elements,
-            dtype,
-            op,
-            tile,
-            capacity: 16 * lines,
+    let memory = (tile, 4..=16usize);
+    (prop::sample::select(jobs()), 1..=9usize, 0..9u32, 0..700usize, prop::sample::select(pairs()), memory)
+        .prop_filter("combined at once", |((algorithm, _), _, _, _, (dtype, op), _)| suits(*algorithm, *dtype, *op))
+        .prop_map(|((algorithm, collective), world, root, elements, (dtype, op), (tile, lines))| {
+            let collective = collective(root % world as u32);
+            Case { algorithm, collective, world, elements, dtype, op, tile, capacity: 16 * lines }
         })
 }
 
@@ -357,7 +334,8 @@ struct Couple {
 impl Couple {
     fn new(elements: usize, capacity: usize) -> Couple {
         let (dtype, op) = (DType::Float32, ReduceOp::Sum);
-        let case = Case { algorithm: 1, world: 2, elements, dtype, op, tile: usize::MAX, capacity };
+        let (algorithm, collective) = (Algorithm::Exchange, Collective::AllReduce);
+        let case = Case { algorithm, collective, world: 2, elements, dtype, op, tile: usize::MAX, capacity };
         let mut ranks = ranks::world(2, capacity);
         let other = ranks[1].links[0].take().expect("a link");
         Couple { case, rank: ranks.swap_remove(0), other }
@@ -401,7 +379,8 @@ fn another_header_stops_the_call_before_a_byte_is_applied() {
 fn every_receiver_of_another_header_learns_whose_it_is() {
     let header = |rank: usize| Header { kind: 0, sequence: 1, fingerprint: rank as u64 / 2, bytes: 12 };
     let (dtype, op) = (DType::Int32, ReduceOp::Sum);
-    let case = Case { algorithm: 0, world: 4, elements: 3, dtype, op, tile: usize::MAX, capacity: 256 };
+    let (algorithm, collective) = (Algorithm::Ring, Collective::AllReduce);
+    let case = Case { algorithm, collective, world: 4, elements: 3, dtype, op, tile: usize::MAX, capacity: 256 };
     let ended = ranks::run(format!("{case:?}"), ranks::world(4, 256), move |mut rank| {
         let data = Array::new(&case.input(rank.rank));
         let plan = case.plan(rank.rank);

@@ -2,6 +2,7 @@
 //! one peer; all media pass the same tests (`tests/transport.rs`).
 
 pub mod mem;
+pub mod shm;
 pub mod tcp;
 
 use std::os::fd::BorrowedFd;
