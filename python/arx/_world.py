@@ -87,9 +87,6 @@ def init(
         timeout=limit,
         listen=lambda address: _arx.listen(address, iface, port_range),
     )
-    if place.master is not None and not hasattr(_arx, "listen"):
-        msg = f"this build of arx connects ranks of one host only, and the master is {place.master}"
-        raise InitError(msg)
     group = _arx.connect(
         {
             "rank": place.rank,
@@ -138,22 +135,22 @@ def size() -> int:
 
 def local_rank() -> int:
     """Return this process's number among the ranks of its host."""
-    return _said(_here().local_rank, "local rank")
+    return _told(_here().local_rank, _arx.world().local_rank)
 
 
 def local_size() -> int:
     """Return the number of ranks on this host."""
-    return _said(_here().local_size, "number of ranks on this host")
+    return _told(_here().local_size, _arx.world().local_size)
 
 
 def node_rank() -> int:
     """Return the number of this host."""
-    return _said(_here().node_rank, "number of this host")
+    return _told(_here().node_rank, _arx.world().node_rank)
 
 
 def num_nodes() -> int:
     """Return the number of hosts."""
-    return _said(_here().num_nodes, "number of hosts")
+    return _told(_here().num_nodes, _arx.world().num_nodes)
 
 
 def _here() -> Place:
@@ -162,11 +159,9 @@ def _here() -> Place:
     return _place
 
 
-def _said(number: int | None, what: str) -> int:
-    if number is None:
-        msg = f"the launcher did not say the {what} ({_here().source})"
-        raise InitError(msg)
-    return number
+def _told(by_launcher: int | None, found: int) -> int:
+    """Return what the launcher said, or else what the ranks found out when they met."""
+    return found if by_launcher is None else by_launcher
 
 
 def _check_again(rank: int | None, world_size: int | None, job_id: str | None) -> None:
@@ -232,6 +227,5 @@ def _at_exit() -> None:
 
 
 def _after_fork_in_child() -> None:
-    socket = _arx._after_fork_in_child()
-    if socket >= 0:
-        os.close(socket)
+    for descriptor in _arx._after_fork_in_child():
+        os.close(descriptor)

@@ -45,6 +45,18 @@ impl Call<'_> {
         }
     }
 
+    /// Of a reduction: what is combined, and how.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[inline]
+    pub(super) fn reduction(&self) -> (DType, ReduceOp) {
+        match (self.element, self.collective) {
+            (Element::Number(dtype), Collective::AllReduce(op)) => (dtype, op),
+            _ => panic!("{} combines nothing", self.describe()),
+        }
+    }
+
     /// Equal for equal calls on every rank; the time-out is each rank's own affair.
     pub fn fingerprint(&self) -> u64 {
         let (kind, detail) = match self.collective {

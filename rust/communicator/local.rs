@@ -120,10 +120,11 @@ impl Local {
         &mut self,
         sequence: u64,
         call: &Call<'_>,
-        reducer: Reducer,
         (dst, src): (Bytes<'_>, Bytes<'_>),
         host: &mut dyn Host,
     ) -> Outcome {
+        let (dtype, op) = call.reduction();
+        let reducer = Reducer::of(dtype, op).expect("checked where the call came in");
         let empty = src.is_empty();
         self.run(sequence, call, host, |direct, turn, wait| match empty {
             true => direct.barrier(turn, wait),

@@ -12,7 +12,9 @@ mod algorithm;
 mod blame;
 mod call;
 mod config;
+mod doors;
 mod local;
+mod remote;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -21,15 +23,20 @@ use crate::arena::Segment;
 use crate::arena::heap::{Block, Heap};
 use crate::direct::{self, PAYLOAD};
 use crate::error::{Error, Rank, Result};
-use crate::kernels::{Bytes, Reducer, copy};
+use crate::kernels::{Bytes, copy};
 use crate::machine;
 use crate::wait::Host;
 
+pub use crate::admission::Network;
+pub use crate::admission::address::Master;
+pub use crate::hierarchy::Hosts;
+pub use crate::rendezvous::Listening;
 pub use algorithm::Algorithm;
 pub use call::{Call, Collective, Element, tuple};
-pub use config::Config;
+pub use config::{Across, Config};
 
 use local::{Fault, Local, Outcome};
+use remote::Remote;
 
 /// A group as one rank sees it.
 #[derive(Debug)]
@@ -40,6 +47,7 @@ pub struct Communicator {
     sequence: u64,
     closed: Option<Error>,
     heap: Arc<Heap>,
+    hosts: Hosts,
     reach: Reach,
 }
 
@@ -49,23 +57,30 @@ enum Reach {
     /// There are none.
     Alone,
     Host(Box<Local>),
+    Hosts(Box<Remote>),
 }
 
 impl Communicator {
     /// Meets the other ranks; returns when all of them are there.
-    pub fn connect(config: &Config, host: &mut dyn Host) -> Result<Communicator> {
+    pub fn connect(mut config: Config, host: &mut dyn Host) -> Result<Communicator> {
         config.check()?;
+        let across = config.across.take();
         check_descriptors(config.world)?;
-        let (reach, heap) = if config.world == 1 {
+        let all_here = || Hosts::new(vec![(0..config.world).collect()], config.rank);
+        let (reach, hosts, heap) = if config.world == 1 {
             let size = machine::memory().next_multiple_of(2 << 20);
             let segment = Arc::new(Segment::create(size)?.0);
-            (Reach::Alone, Heap::new(segment, 0, size, 0))
+            (Reach::Alone, all_here(), Heap::new(segment, 0, size, 0))
+        } else if let Some(across) = across {
+            let (remote, heap) = Remote::connect(&config, across, host)?;
+            let hosts = remote.hosts().clone();
+            (Reach::Hosts(Box::new(remote)), hosts, heap)
         } else {
-            let (local, heap) = Local::connect(config, host)?;
-            (Reach::Host(Box::new(local)), heap)
+            let (local, heap) = Local::connect(&config, host)?;
+            (Reach::Host(Box::new(local)), all_here(), heap)
         };
         let (rank, world) = (config.rank, config.world);
-        Ok(Communicator { rank, world, sequence: 0, closed: None, heap: Arc::new(heap), reach })
+        Ok(Communicator { rank, world, sequence: 0, closed: None, heap: Arc::new(heap), hosts, reach })
     }
 
     pub fn rank(&self) -> Rank {
@@ -76,17 +91,28 @@ impl Communicator {
         self.world
     }
 
-    /// Number of the job's socket on rank 0: a forked child closes its copy, which would keep the job's name taken.
-    pub fn socket(&self) -> Option<RawFd> {
+    /// Which ranks share which host.
+    pub fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
+
+    /// Descriptors that a forked child must close: held open there, they would keep the job's name taken, or hide this
+    /// rank's death.
+    pub fn descriptors(&self) -> Vec<RawFd> {
         match &self.reach {
-            Reach::Host(local) => local.socket(),
-            Reach::Alone => None,
+            Reach::Host(local) => local.socket().into_iter().collect(),
+            Reach::Hosts(remote) => remote.descriptors().to_vec(),
+            Reach::Alone => Vec::new(),
         }
     }
 
     /// More ranks than cores.
     pub fn is_crowd(&self) -> bool {
-        matches!(&self.reach, Reach::Host(local) if local.is_crowd())
+        match &self.reach {
+            Reach::Host(local) => local.is_crowd(),
+            Reach::Hosts(remote) => remote.is_crowd(),
+            Reach::Alone => false,
+        }
     }
 
     /// Whether this group can do a collective of `len` bytes in the way that was asked for; if not, why.
@@ -95,6 +121,12 @@ impl Communicator {
             Algorithm::Direct(direct::Algorithm::Lines) if len > PAYLOAD => {
                 Err(format!("algo 'lines' carries {PAYLOAD} bytes at most, not {len}"))
             }
+            Algorithm::Direct(way) if self.hosts.count() > 1 => Err(format!(
+                "algo '{}' is for ranks that share memory; the {} ranks of this group are on {} hosts",
+                way.name(),
+                self.world,
+                self.hosts.count()
+            )),
             _ => Ok(()),
         }
     }
@@ -109,14 +141,7 @@ impl Communicator {
     }
 
     /// `dst` = combination of everybody's `src`; `dst` may be `src`.
-    pub fn all_reduce(
-        &mut self,
-        call: &Call<'_>,
-        reducer: Reducer,
-        dst: Bytes<'_>,
-        src: Bytes<'_>,
-        host: &mut dyn Host,
-    ) -> Result<()> {
+    pub fn all_reduce(&mut self, call: &Call<'_>, dst: Bytes<'_>, src: Bytes<'_>, host: &mut dyn Host) -> Result<()> {
         self.ensure_open()?;
         self.sequence += 1;
         let outcome = match &mut self.reach {
@@ -124,7 +149,8 @@ impl Communicator {
                 copy(dst, src);
                 Ok(())
             }
-            Reach::Host(local) => local.all_reduce(self.sequence, call, reducer, (dst, src), host),
+            Reach::Host(local) => local.all_reduce(self.sequence, call, (dst, src), host),
+            Reach::Hosts(remote) => remote.all_reduce(self.sequence, call, (dst, src), host),
         };
         self.end(call, outcome)
     }
@@ -136,6 +162,7 @@ impl Communicator {
         let outcome = match &mut self.reach {
             Reach::Alone => Ok(()),
             Reach::Host(local) => local.broadcast(self.sequence, call, root, array, host),
+            Reach::Hosts(remote) => remote.broadcast(self.sequence, call, root, array, host),
         };
         self.end(call, outcome)
     }
@@ -147,6 +174,7 @@ impl Communicator {
         let outcome = match &mut self.reach {
             Reach::Alone => Ok(()),
             Reach::Host(local) => local.barrier(self.sequence, call, host),
+            Reach::Hosts(remote) => remote.barrier(self.sequence, call, host),
         };
         self.end(call, outcome)
     }
@@ -154,15 +182,21 @@ impl Communicator {
     /// Takes part in the next call with nothing but a reason for not doing so, so that the other ranks raise instead of
     /// waiting. Returns at once: the caller's own mistake is not worth waiting for others.
     pub fn refuse(&mut self, reason: &str, host: &mut dyn Host) -> Result<()> {
-        let Reach::Host(local) = &mut self.reach else { return Ok(()) };
         if self.closed.is_some() {
             return Ok(());
         }
-        let outcome = local.catch_up(self.sequence, host);
-        if outcome.is_ok() {
-            self.sequence += 1;
-            local.refuse(self.sequence, reason);
-        }
+        let outcome = match &mut self.reach {
+            Reach::Alone => Ok(()),
+            Reach::Host(local) => local.catch_up(self.sequence, host).map(|()| {
+                self.sequence += 1;
+                local.refuse(self.sequence, reason);
+            }),
+            Reach::Hosts(remote) => {
+                self.sequence += 1;
+                remote.refuse(self.sequence, reason);
+                Ok(())
+            }
+        };
         self.end(&Call::barrier(None), outcome)
     }
 
@@ -196,8 +230,14 @@ impl Communicator {
     /// Leaves the group, because the program wants to or because an exception makes it. Others who still need this rank
     /// are told at once.
     pub fn shutdown(&mut self, raised: bool) {
-        if let Reach::Host(local) = &mut self.reach {
-            local.shutdown(raised);
+        match &mut self.reach {
+            Reach::Alone => {}
+            Reach::Host(local) => local.shutdown(raised),
+            Reach::Hosts(remote) => {
+                remote.shutdown(raised);
+                // Links and control connections close with it.
+                self.reach = Reach::Alone;
+            }
         }
         self.closed.get_or_insert_with(|| Error::Init("the group has been shut down".into()));
     }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use super::arrays::{Array, Kind};
 use crate::communicator::{Algorithm, tuple};
-use crate::dtype::{DType, ReduceOp};
+use crate::dtype::ReduceOp;
 
 pub fn operation(op: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
     let text = op
@@ -70,10 +70,10 @@ pub fn output<'py>(out: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     Array::of(out).map_err(|e| PyErr::from_type(e.get_type(py), format!("out: {}", e.value(py))))
 }
 
-/// The dtype, if `op` works on it.
-pub fn reducible(array: &Array<'_>, op: ReduceOp) -> PyResult<DType> {
+/// Whether `op` works on the elements of `array`.
+pub fn reducible(array: &Array<'_>, op: ReduceOp) -> PyResult<()> {
     match &array.kind {
-        Kind::Number(dtype) => op.check(*dtype).map(|()| *dtype).map_err(PyTypeError::new_err),
+        Kind::Number(dtype) => op.check(*dtype).map_err(PyTypeError::new_err),
         Kind::Opaque(text) => Err(PyTypeError::new_err(format!("cannot reduce elements of dtype '{text}'"))),
     }
 }
