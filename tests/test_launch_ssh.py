@@ -28,6 +28,8 @@ StrictModes no
 UsePAM no
 PermitRootLogin yes
 PasswordAuthentication no
+ClientAliveInterval 1
+ClientAliveCountMax 2
 """
 
 
@@ -106,3 +108,19 @@ def test_what_ssh_says_is_shown(launch_hosts: Launcher, ssh: str) -> None:
     done = launch_hosts("--rsh", f"{SSH} -F none -o UserKnownHostsFile=/dev/null", "--hosts", "h0,h1", "true")
     assert done.returncode == 2
     assert "Host key verification failed" in done.stderr
+
+
+def test_a_host_that_vanishes_ends_the_job_on_both_sides(launch_hosts: Launcher, ssh: str) -> None:
+    path = write_script(launch_hosts.folder, "mark(f'rank{rank}', os.getpid()); time.sleep(1e6)")
+    alive_options = "-o ServerAliveInterval=1 -o ServerAliveCountMax=2"
+    with launch_hosts.start("--rsh", f"{ssh} {alive_options}", "--hosts", "h0:1,h1:1,h2:1", path) as process:
+        ranks = numbers(launch_hosts.folder, ["rank0", "rank1", "rank2"])
+        launch_hosts.lab.cut("h2")
+        try:
+            output = process.communicate(timeout=WATCHDOG)[0].decode()
+            until(lambda: not any(map(alive, ranks)), f"the end of {ranks}")
+        finally:
+            launch_hosts.lab.mend("h2")
+    assert process.returncode == 1
+    assert "arx run: rank 2 of 3 failed first: lost with host h2, where ssh ended with exit code 255" in output
+    assert "  ranks 0, 1: ended by the launcher (SIGTERM)" in output

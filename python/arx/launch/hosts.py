@@ -264,11 +264,11 @@ _CARRIED_PATHS = ("PATH", "LD_LIBRARY_PATH")
 
 def _document(job: Job, env: Mapping[str, str], identity: Identity, share: Share) -> bytes:
     """All that an agent needs to know, as JSON."""
-    carried = {name: value for name, value in env.items() if name.startswith(_CARRIED)}
+    carried = {name: value for name, value in env.items() if name.startswith(_CARRIED) or name in job.env}
     return json.dumps(
         {
             "folder": os.getcwd(),
-            "env": carried | dict(job.env) | identity.environment(),
+            "env": carried | identity.environment(),
             "paths": {name: env[name] for name in _CARRIED_PATHS if name in env and name not in job.env},
             "share": asdict(share),
             "script": job.script,
