@@ -5,7 +5,8 @@
                └─ ssh h1 'python -m arx.launch.agent' ─── agent ─── rank 2          are READY
 
 Nothing secret is on a command line: the job comes on the agent's stdin (see `frames`). When the launcher is gone, that
-stdin ends, and the agent kills its ranks. When an agent is gone, its ranks count as failed.
+stdin ends or, if its host has vanished, falls silent, and the agent kills its ranks. When an agent is gone, its ranks
+count as failed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from arx.launch.report import Outcome
 from arx.launch.share import Identity, Share, dealt
 
 _READ = 1 << 16
+_BEAT = 10.0  # seconds between two signs of life
+_SILENCE = 60.0  # seconds without one until an agent believes that the launcher's host has vanished
 _PATIENCE = 5.0  # seconds between KILL for the agents and SIGKILL for what connects to them
 
 
@@ -45,6 +48,7 @@ class Hosts:
         ]
         self._started = False
         self._give_up = float("inf")
+        self._beat_at = time.monotonic() + _BEAT
 
     def start(self) -> None:
         """Starts the agents; the ranks follow when all of these are ready."""
@@ -77,12 +81,19 @@ class Hosts:
 
     def reap(self) -> tuple[list[Outcome], bool]:
         """The ranks that have ended since the last call, and whether all agents are gone."""
+        if time.monotonic() >= self._beat_at:
+            self._beat_at = time.monotonic() + _BEAT
+            self._tell(frames.BEAT)
         ending = self._give_up < float("inf")
         for agent in self._agents:
             if agent.gone(expected=ending):
                 self._lose(agent)
         ended, self._ended = self._ended, []
         return ended, not any(agent.alive for agent in self._agents)
+
+    def due(self) -> float:
+        """When the agents need a sign of life."""
+        return self._beat_at
 
     def _lose(self, agent: _Agent) -> None:
         for outcome in agent.ranks.values():
@@ -275,5 +286,6 @@ def _document(job: Job, env: Mapping[str, str], identity: Identity, share: Share
             "args": list(job.args),
             "module": job.module,
             "bind": job.bind,
+            "silence": _SILENCE,
         }
     ).encode()
