@@ -43,7 +43,7 @@ class Hosts:
         self.outcomes: list[Outcome] = []
         self._ended: list[Outcome] = []
         self._agents = [
-            _Agent(host, share, job, _document(job, env, identity, share), console)
+            _Agent(host, job, _document(job, env, identity, share), console)
             for (host, _), share in zip(job.hosts, shares, strict=True)
         ]
         self._started = False
@@ -63,7 +63,7 @@ class Hosts:
         """What came from the agents, and out with what waits for them."""
         for agent in self._agents:
             yield from self._hear(agent, agent.receive(ready))
-        if not self._started and all(agent.ready for agent in self._agents):
+        if not self._started and self._give_up == float("inf") and all(agent.ready for agent in self._agents):
             self._started = True
             self._tell(frames.GO)
 
@@ -146,14 +146,13 @@ class Hosts:
 class _Agent:
     """The launcher's end of one agent."""
 
-    def __init__(self, host: str, share: Share, job: Job, document: bytes, console: output.Console) -> None:
+    def __init__(self, host: str, job: Job, document: bytes, console: output.Console) -> None:
         self.host = host
         self.ready = False
         self.alive = True
         self.fate = ""
         self.ranks: dict[int, Outcome] = {}
         self._command = _command(host, job.rsh)
-        self._n = share.n
         self._frames = frames.Unpacker(after=frames.MAGIC)
         self._outbox = frames.pack(frames.JOB, data=document)
         self._console = console
@@ -266,7 +265,13 @@ def _command(host: str, rsh: str) -> list[str]:
     if path:  # arx itself may be found by it
         entries = [os.path.abspath(entry) for entry in path.split(os.pathsep) if entry]
         agent = ["env", f"PYTHONPATH={os.pathsep.join(entries)}", *agent]
-    return [*shlex.split(rsh), host, f"exec {shlex.join(agent)}"]
+    try:
+        connect = shlex.split(rsh)
+    except ValueError as error:
+        raise UsageError(f"--rsh {rsh!r}: {error}") from None
+    if not connect:
+        raise UsageError("--rsh names no program")
+    return [*connect, host, f"exec {shlex.join(agent)}"]
 
 
 _CARRIED = ("ARX_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_")
