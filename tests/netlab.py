@@ -69,8 +69,12 @@ class Lab:
         return path
 
     def cut(self, host: str) -> None:
-        """Pulls the plug of a host."""
-        _ip("-n", self._namespace(host), "link", "set", "e0", "down")
+        """Pulls the plug of a host: nobody is told anything, in either direction."""
+        _ip("-n", self._namespace("sw"), "link", "set", f"p{host}", "nomaster")
+
+    def mend(self, host: str) -> None:
+        """Puts the plug in again."""
+        _ip("-n", self._namespace("sw"), "link", "set", f"p{host}", "master", "br0")
 
     def received(self, host: str) -> int:
         """Bytes that came in at a host's interface since it is up."""

@@ -134,6 +134,8 @@ def test_what_is_wrong_is_said(launch_hosts: Launcher) -> None:
         (["--hosts", "h0 h1", "true"], "'h0 h1' in"),
         (["--hosts", "h1", "--nnodes", "2", "true"], "give one or the other"),
         (["--hosts", "h1", "--master", "h1", "true"], "--master='h1' is not of the form HOST:PORT"),
+        (["--hosts", "h1", "--rsh", "", "true"], "--rsh names no program"),
+        (["--hosts", "h1", "--rsh", "a 'b", "true"], "No closing quotation"),
         (["--hosts", "h1", "--rsh", "nosuch -x", "true"], "--rsh: cannot start nosuch: No such file or directory"),
         (["--hosts", "h1", "nosuch"], "host h1: nosuch: no such script or program"),
         (["--hosts", "h1,h1", "-m", "no.such"], "host h1: -m no.such: no module named no"),

@@ -1,7 +1,8 @@
 """What `arx run --hosts` starts on each host (`python -m arx.launch.agent`): starts ranks and does as it is told.
 
-It decides nothing: which rank failed first, who is ended when, is the launcher's business. Only when its stdin ends,
-which means that the launcher is gone, does it kill everything by itself; and `guard` does if the agent is killed.
+It decides nothing: which rank failed first, who is ended when, is the launcher's business. Only when its stdin ends or
+is silent for too long, which means that the launcher is gone, does it kill everything by itself; and `guard` does if
+the agent is killed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +34,7 @@ class Agent:
         self._console = output.Console()  # the launcher reads it
         self._ranks: Ranks | None = None
         self._over = False
+        self._silence = self._silent_at = float("inf")  # how long the launcher may say nothing, and until when
         self._wake = signals.as_bytes()
         self._console.write(1, frames.MAGIC)
 
@@ -81,7 +84,11 @@ class Agent:
                 poll.register(fd, mask)
         if (waiting := self._console.waiting_for) is not None:
             poll.register(waiting, select.POLLOUT)
-        return {fd for fd, _ in poll.poll()}
+        now = time.monotonic()
+        limit = None if self._silent_at == float("inf") else max(0.0, self._silent_at - now) * 1000
+        ready = {fd for fd, _ in poll.poll(limit)}
+        self._over = self._over or time.monotonic() >= self._silent_at
+        return ready
 
     def _report(self, ready: set[int] | None) -> None:
         """Passes on what the ranks wrote; without `ready`, all that is left of it."""
@@ -93,6 +100,7 @@ class Agent:
         data = os.read(0, _READ)
         if not data:
             self._over = True
+        self._silent_at = time.monotonic() + self._silence
         for frame in self._frames.feed(data):
             if frame.kind == frames.JOB:
                 self._try(functools.partial(self._prepare, json.loads(frame.data)))
@@ -108,6 +116,8 @@ class Agent:
 
     def _prepare(self, job: dict[str, Any]) -> None:
         """Checks that the ranks can be started here."""
+        self._silence = job["silence"]
+        self._silent_at = time.monotonic() + self._silence
         try:
             os.chdir(job["folder"])
         except OSError as error:

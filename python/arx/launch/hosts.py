@@ -5,7 +5,8 @@
                └─ ssh h1 'python -m arx.launch.agent' ─── agent ─── rank 2          are READY
 
 Nothing secret is on a command line: the job comes on the agent's stdin (see `frames`). When the launcher is gone, that
-stdin ends, and the agent kills its ranks. When an agent is gone, its ranks count as failed.
+stdin ends or, if its host has vanished, falls silent, and the agent kills its ranks. When an agent is gone, its ranks
+count as failed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from arx.launch.report import Outcome
 from arx.launch.share import Identity, Share, dealt
 
 _READ = 1 << 16
+_BEAT = 10.0  # seconds between two signs of life
+_SILENCE = 60.0  # seconds without one until an agent believes that the launcher's host has vanished
 _PATIENCE = 5.0  # seconds between KILL for the agents and SIGKILL for what connects to them
 
 
@@ -40,11 +43,12 @@ class Hosts:
         self.outcomes: list[Outcome] = []
         self._ended: list[Outcome] = []
         self._agents = [
-            _Agent(host, share, job, _document(job, env, identity, share), console)
+            _Agent(host, job, _document(job, env, identity, share), console)
             for (host, _), share in zip(job.hosts, shares, strict=True)
         ]
         self._started = False
         self._give_up = float("inf")
+        self._beat_at = time.monotonic() + _BEAT
 
     def start(self) -> None:
         """Starts the agents; the ranks follow when all of these are ready."""
@@ -59,7 +63,7 @@ class Hosts:
         """What came from the agents, and out with what waits for them."""
         for agent in self._agents:
             yield from self._hear(agent, agent.receive(ready))
-        if not self._started and all(agent.ready for agent in self._agents):
+        if not self._started and self._give_up == float("inf") and all(agent.ready for agent in self._agents):
             self._started = True
             self._tell(frames.GO)
 
@@ -77,12 +81,19 @@ class Hosts:
 
     def reap(self) -> tuple[list[Outcome], bool]:
         """The ranks that have ended since the last call, and whether all agents are gone."""
+        if time.monotonic() >= self._beat_at:
+            self._beat_at = time.monotonic() + _BEAT
+            self._tell(frames.BEAT)
         ending = self._give_up < float("inf")
         for agent in self._agents:
             if agent.gone(expected=ending):
                 self._lose(agent)
         ended, self._ended = self._ended, []
         return ended, not any(agent.alive for agent in self._agents)
+
+    def due(self) -> float:
+        """When the agents need a sign of life."""
+        return self._beat_at
 
     def _lose(self, agent: _Agent) -> None:
         for outcome in agent.ranks.values():
@@ -135,14 +146,13 @@ class Hosts:
 class _Agent:
     """The launcher's end of one agent."""
 
-    def __init__(self, host: str, share: Share, job: Job, document: bytes, console: output.Console) -> None:
+    def __init__(self, host: str, job: Job, document: bytes, console: output.Console) -> None:
         self.host = host
         self.ready = False
         self.alive = True
         self.fate = ""
         self.ranks: dict[int, Outcome] = {}
         self._command = _command(host, job.rsh)
-        self._n = share.n
         self._frames = frames.Unpacker(after=frames.MAGIC)
         self._outbox = frames.pack(frames.JOB, data=document)
         self._console = console
@@ -255,7 +265,13 @@ def _command(host: str, rsh: str) -> list[str]:
     if path:  # arx itself may be found by it
         entries = [os.path.abspath(entry) for entry in path.split(os.pathsep) if entry]
         agent = ["env", f"PYTHONPATH={os.pathsep.join(entries)}", *agent]
-    return [*shlex.split(rsh), host, f"exec {shlex.join(agent)}"]
+    try:
+        connect = shlex.split(rsh)
+    except ValueError as error:
+        raise UsageError(f"--rsh {rsh!r}: {error}") from None
+    if not connect:
+        raise UsageError("--rsh names no program")
+    return [*connect, host, f"exec {shlex.join(agent)}"]
 
 
 _CARRIED = ("ARX_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_")
@@ -264,16 +280,17 @@ _CARRIED_PATHS = ("PATH", "LD_LIBRARY_PATH")
 
 def _document(job: Job, env: Mapping[str, str], identity: Identity, share: Share) -> bytes:
     """All that an agent needs to know, as JSON."""
-    carried = {name: value for name, value in env.items() if name.startswith(_CARRIED)}
+    carried = {name: value for name, value in env.items() if name.startswith(_CARRIED) or name in job.env}
     return json.dumps(
         {
             "folder": os.getcwd(),
-            "env": carried | dict(job.env) | identity.environment(),
+            "env": carried | identity.environment(),
             "paths": {name: env[name] for name in _CARRIED_PATHS if name in env and name not in job.env},
             "share": asdict(share),
             "script": job.script,
             "args": list(job.args),
             "module": job.module,
             "bind": job.bind,
+            "silence": _SILENCE,
         }
     ).encode()

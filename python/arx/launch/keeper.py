@@ -97,7 +97,7 @@ class Keeper:
 
     def _patience(self) -> float | None:
         """Milliseconds until something is due although nobody stirs."""
-        now, due = time.monotonic(), min(self._term_at, self._kill_at)
+        now, due = time.monotonic(), min(self._term_at, self._kill_at, self._crew.due())
         if due < float("inf"):
             return max(_TICK, due - now) * 1000 if due > now else _TICK * 1000
         return _TICK * 1000 if self._prompts() else None

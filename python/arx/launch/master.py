@@ -21,6 +21,7 @@ PORTS = range(20000, 32000)
 """Below what Linux gives out by itself (from 32768 on), above what services have."""
 CANDIDATES = 8
 
+_LOOPBACK = re.compile(r"localhost|::1|(::ffff:)?127(\.[0-9]+){3}")
 _ADDRESS = re.compile(r"(\[[^\[\]\s]+\]|[^:,\s\[\]]+):([0-9]{1,5})")
 
 
@@ -70,7 +71,7 @@ def bracketed(host: str) -> str:
 
 def is_loopback(address: str) -> bool:
     """Whether a master (or a bare host) can be reached from its own host only. Names are not resolved."""
-    return all(_host(part) in ("localhost", "::1") or _host(part).startswith("127.") for part in address.split(","))
+    return all(_LOOPBACK.fullmatch(_host(part).lower()) for part in address.split(","))
 
 
 def _host(address: str) -> str:

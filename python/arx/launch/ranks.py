@@ -49,6 +49,9 @@ class Crew(Protocol):
     def reap(self) -> tuple[list[Outcome], bool]:
         """The ranks that have ended since the last call, and whether nothing at all is left of the job."""
 
+    def due(self) -> float:
+        """The time of the clock by which `reap` wants to be called although nobody stirs."""
+
     def drain(self) -> Iterator[Output]:
         """What is left in the pipes when nothing else is."""
 
@@ -123,6 +126,10 @@ class Ranks:
                     ended.append(outcome)
             return ended, False
         return ended, True
+
+    def due(self) -> float:
+        """Never: ranks stir when anything happens to them."""
+        return float("inf")
 
     def drain(self) -> Iterator[Output]:
         """What is left in the pipes; nobody holds their other ends any more."""
