@@ -113,8 +113,8 @@ pub struct Frame {
 /// What a move waits for: its byte `i` may go when the other program has passed `from + i`, or has reached `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
-    from: i64,
-    until: u64,
+    pub from: i64,
+    pub until: u64,
 }
 
 impl Gate {
