@@ -97,6 +97,12 @@ impl Algorithm {
         self.among_several(small, 0, 2).is_some()
     }
 
+    /// Whether every element is combined out of the raw contributions at once, with one rounding and no rounded partial result:
+    /// what sums of halves need.
+    pub fn rounds_once(self) -> bool {
+        matches!(self, Algorithm::Pairwise | Algorithm::Exchange)
+    }
+
     fn among_several(self, collective: Collective, rank: Rank, world: u32) -> Option<Schedule> {
         use Algorithm::*;
         use Collective::*;
