@@ -48,7 +48,7 @@ impl Plan {
         let job = Job { id: self.id.clone(), generation: 0, rank, world: self.world, timeout: self.timeout };
         Meeting {
             job,
-            master: Master { host: self.at.ip().to_string(), port: self.at.port() },
+            master: Master { host: self.at.ip().to_string(), ports: vec![self.at.port()] },
             secret: self.secret.clone(),
             network: Network::default(),
             apart: self.apart,
@@ -152,7 +152,7 @@ fn a_name_may_have_several_addresses() {
             let port = plan.at.port();
             plan.timeout = Duration::from_secs(10);
             let named = |rank, listening| {
-                let master = Master { host: "localhost".into(), port };
+                let master = Master { host: "localhost".into(), ports: vec![port] };
                 let meeting = Meeting { master, ..plan.meeting(rank, listening) };
                 meet(meeting, &mut |_, _| Ok(()), &mut Plain)
             };
@@ -264,7 +264,7 @@ fn a_name_that_does_not_resolve() {
         let (_, mut plan) = planned(2);
         plan.timeout = SHORT;
         for rank in [0, 1] {
-            let master = Master { host: "no-such-host.invalid".into(), port: 29500 };
+            let master = Master { host: "no-such-host.invalid".into(), ports: vec![29500] };
             let meeting = Meeting { master, ..plan.meeting(rank, None) };
             let error = text(meet(meeting, &mut |_, _| Ok(()), &mut Plain));
             assert!(error.contains("'no-such-host.invalid'") && error.contains("not resolve"), "{error}");
@@ -409,7 +409,7 @@ fn nothing_leaves_the_host_without_a_secret() {
         // Addresses for documentation: nobody has them.
         for host in ["192.0.2.1", "2001:db8::1"] {
             for rank in [0, 1] {
-                let master = Master { host: host.into(), port: 29500 };
+                let master = Master { host: host.into(), ports: vec![29500] };
                 let meeting = Meeting { master, ..plan.meeting(rank, None) };
                 let error = meet(meeting, &mut |_, _| Ok(()), &mut Plain).expect_err("no secret");
                 assert!(matches!(error, Error::Auth(_)), "{error:?}");
