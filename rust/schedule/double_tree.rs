@@ -1,7 +1,8 @@
-//! Two binary trees, half of the array on each. Every rank is a leaf of one of them at least, so that while one tree keeps its
-//! inner ranks busy the other uses the links of its leaves (Sanders, Speck and Träff 2009, "Two-tree algorithms for full
-//! bandwidth broadcast, reduction and scan"). The trees are those of NCCL (`ncclGetDtree`): in the first, ranks that have `k`
-//! zero bits at the end stand `k` above the leaves; the second is the first mirrored, or shifted by one if `p` is odd.
+//! Two binary trees, half of the array on each. Every rank is a leaf of one of them, except rank 0 if `p` is odd, which has a
+//! single child in each; so while one tree keeps its inner ranks busy, the other uses the links of its leaves (Sanders, Speck
+//! and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"). The trees are those of NCCL
+//! (`ncclGetDtree`): in the first, ranks that have `k` zero bits at the end stand `k` above the leaves; the second is the first
+//! mirrored, or shifted by one if `p` is odd.
 //!
 //! ```text
 //! p = 6     0            5                  p = 5     0            1
