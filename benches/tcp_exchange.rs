@@ -42,7 +42,7 @@ fn exchange(link: &mut Link, array: Bytes<'_>, sum: &Reducer) {
     let (mut sent, mut summed) = (0, 0);
     while sent < array.len() || summed < array.len() {
         if sent < array.len() {
-            sent += link.tx.write(&[], &array[sent..]).expect("sent");
+            sent += link.tx.write(&[], &array[sent..], &[]).expect("sent");
         }
         if summed < array.len() {
             let arrived = link.rx.peek(SEGMENT.min(array.len() - summed)).expect("received");

@@ -20,8 +20,11 @@ ROOMS = {
     "wait": {"sync"},
     "kernels": {"dtype"},
     "schedule": set(),
-    "transport": {"error", "kernels"},
+    "plan": {"schedule"},
     "arena": {"error", "sync"},
+    "transport": {"arena", "error", "kernels", "sync", "wait"},
+    # Of `schedule` only the words for buffers and for what happens with what is received.
+    "engine": {"error", "kernels", "plan", "schedule", "transport", "wait"},
     "health": {"arena", "error", "sync", "wait"},
     "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.
@@ -42,6 +45,7 @@ UNSAFE_FILES = {
     "python/interface.rs",
     "python/memory.rs",
     "python/strided.rs",
+    "transport/shm/ring.rs",
     "transport/tcp/sockets.rs",
 }
 # Modules of the Python side, each with those that it may import; a package stands for all that is in it.

@@ -8,6 +8,6 @@ pub(super) struct Neon;
 
 impl Shell for Neon {
     fn kernel<F: Fold>() -> Kernel {
-        |dst, srcs| reduce::<Portable, F>(Portable, dst, srcs)
+        |dst, srcs, count| reduce::<Portable, F>(Portable, dst, srcs, count)
     }
 }

@@ -66,6 +66,7 @@ pub(super) struct InFloat32<H, F>(PhantomData<(H, F)>);
 impl<H: Half, F: Elementwise<Elem = f32, Acc = f32>> Fold for InFloat32<H, F> {
     type Elem = u16;
     type Acc = f32;
+    const COUNTS: bool = F::COUNTS;
     #[inline(always)]
     fn load<M: Machine, const N: usize>(machine: M, x: [u16; N]) -> [f32; N] {
         each(H::widen(machine, x), F::load)

@@ -70,13 +70,28 @@ impl Reducer {
         kernel.map(|kernel| Reducer { kernel, size: dtype.size(), align: dtype.align() })
     }
 
+    /// Bytes of an element.
+    pub fn elem(&self) -> usize {
+        self.size
+    }
+
     /// `dst[i] = finish(srcs[0][i] (+) srcs[1][i] (+) ...)`, strictly in that order. `dst` may be exactly the memory of any source;
     /// where it overlaps one in part the result is unspecified.
     ///
     /// # Panics
     /// Without a source, when lengths differ or are no multiple of the element, or when an operand is not aligned to
     /// `dtype.align()`.
+    #[inline]
     pub fn run(&self, dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
+        self.run_counted(dst, srcs, srcs.len());
+    }
+
+    /// The same where the sources hold `count` contributions, some of which have been combined before: that is what an average
+    /// divides by.
+    ///
+    /// # Panics
+    /// As `run`.
+    pub fn run_counted(&self, dst: Bytes<'_>, srcs: &[Bytes<'_>], count: usize) {
         assert!(!srcs.is_empty(), "a reduction needs at least one source");
         assert!(
             dst.len().is_multiple_of(self.size),
@@ -96,6 +111,6 @@ impl Reducer {
                 self.align
             );
         }
-        (self.kernel)(dst, srcs);
+        (self.kernel)(dst, srcs, count);
     }
 }

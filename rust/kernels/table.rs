@@ -11,8 +11,8 @@ use super::ops::{Avg, ComplexProd, Number, Prod, Real, Sum};
 use super::order::{self, Max, Min, Ordered};
 use crate::dtype::{DType, ReduceOp};
 
-/// Memory of the result, operands.
-pub(super) type Kernel = fn(Bytes<'_>, &[Bytes<'_>]);
+/// Memory of the result, operands, number of contributions that are in them.
+pub(super) type Kernel = fn(Bytes<'_>, &[Bytes<'_>], usize);
 
 /// An instruction set, as a place to compile the loop for.
 pub(super) trait Shell {
@@ -24,7 +24,7 @@ pub(super) struct Baseline;
 
 impl Shell for Baseline {
     fn kernel<F: Fold>() -> Kernel {
-        |dst, srcs| reduce::<Portable, F>(Portable, dst, srcs)
+        |dst, srcs, count| reduce::<Portable, F>(Portable, dst, srcs, count)
     }
 }
 

@@ -35,12 +35,12 @@ pub(super) struct Avx2(());
 impl Shell for Avx2 {
     fn kernel<F: Fold>() -> Kernel {
         #[target_feature(enable = "avx2,f16c")]
-        fn shell<F: Fold>(dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
-            reduce::<Avx2, F>(Avx2(()), dst, srcs);
+        fn shell<F: Fold>(dst: Bytes<'_>, srcs: &[Bytes<'_>], count: usize) {
+            reduce::<Avx2, F>(Avx2(()), dst, srcs, count);
         }
         assert!(has_avx2(), "kernels for AVX2 on a machine without it");
         // SAFETY: the line above checked the instructions that `shell` is compiled for.
-        |dst, srcs| unsafe { shell::<F>(dst, srcs) }
+        |dst, srcs, count| unsafe { shell::<F>(dst, srcs, count) }
     }
 }
 
@@ -83,12 +83,12 @@ pub(super) struct Avx512(());
 impl Shell for Avx512 {
     fn kernel<F: Fold>() -> Kernel {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-        fn shell<F: Fold>(dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
-            reduce::<Avx512, F>(Avx512(()), dst, srcs);
+        fn shell<F: Fold>(dst: Bytes<'_>, srcs: &[Bytes<'_>], count: usize) {
+            reduce::<Avx512, F>(Avx512(()), dst, srcs, count);
         }
         assert!(has_avx512(), "kernels for AVX-512 on a machine without it");
         // SAFETY: the line above checked the instructions that `shell` is compiled for.
-        |dst, srcs| unsafe { shell::<F>(dst, srcs) }
+        |dst, srcs, count| unsafe { shell::<F>(dst, srcs, count) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::Stream;
+use super::{Stream, cut};
 use crate::kernels::Bytes;
 use crate::transport::{Broken, Tx};
 
@@ -17,11 +17,11 @@ impl Outbound {
 }
 
 impl Tx for Outbound {
-    fn write(&mut self, head: &[u8], body: Bytes<'_>) -> Result<usize, Broken> {
-        let split = head.len();
-        self.stream.advance(split + body.len(), |sockets, which, from, to| {
-            let head = &head[from.min(split)..to.min(split)];
-            sockets.send(which, head, &body[from.max(split) - split..to.max(split) - split])
+    fn write(&mut self, head: &[u8], body: Bytes<'_>, tail: &[u8]) -> Result<usize, Broken> {
+        let second = head.len();
+        let third = second + body.len();
+        self.stream.advance(third + tail.len(), |sockets, which, all| {
+            sockets.send(which, cut(head, 0, &all), cut(body, second, &all), cut(tail, third, &all))
         })
     }
 
