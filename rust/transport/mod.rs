@@ -3,6 +3,7 @@
 
 pub mod mem;
 pub mod shm;
+pub mod tcp;
 
 use std::os::fd::BorrowedFd;
 
