@@ -212,7 +212,7 @@ fn peers_are_those_a_rank_talks_to() {
     assert_eq!(peers("recursive", 5, 8), [1, 4, 7]);
     assert_eq!(peers("tree", 4, 8), [0, 5, 6]);
     assert_eq!(peers("exchange", 2, 4), [0, 1, 3]);
-    assert_eq!(peers("ring", 0, 1), []);
+    assert!(peers("ring", 0, 1).is_empty());
 }
 
 #[test]

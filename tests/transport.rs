@@ -347,7 +347,7 @@ fn any_sequence_of_calls_is_that_of_a_queue(medium: Medium) {
     proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(lines in 1..5usize, acts in acts())| {
         let capacity = 64 * lines;
         let (mut left, mut right) = (medium.pair)(capacity);
-        let mut model = VecDeque::new();
+        let mut model: VecDeque<u8> = VecDeque::new();
         let (mut written, mut seen) = (0, 0);
         for act in acts {
             match act {
