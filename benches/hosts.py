@@ -1,6 +1,6 @@
 """Times all-reduce over several hosts, which are network namespaces of this machine with links of a given rate.
 
-    python benches/hosts.py                                          four hosts, 1 Gb/s: the choice against each algorithm
+    python benches/hosts.py                                          four hosts, 1 Gb/s: choice against each algorithm
     python benches/hosts.py --hosts 2 --ranks 2 --algos auto,ring    hierarchy against one ring over all ranks
     python benches/hosts.py --record hosts                           the same, written to record/
 
@@ -112,7 +112,7 @@ def main(options: argparse.Namespace) -> int:
             "command": report.command(),
             "commit": machine.commit(),
             "machine": machine.describe(),
-            "measured": f"{options.hosts} hosts of {options.ranks} ranks, links of {options.rate}; {options.rounds} rounds",
+            "measured": f"{options.hosts} hosts of {options.ranks} ranks, {options.rate} links; {options.rounds} rounds",
             "one TCP stream": f"{rate * 8e-6:.1f} Mb/s",
             "left out": outcome.failures,
         }
