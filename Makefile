@@ -21,7 +21,7 @@ export VIRTUAL_ENV := $(abspath $(venv))
 unexport CONDA_PREFIX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo build test loom lint bench compare wheel clean
+.PHONY: help demo build test loom lint bench compare wheel hosts clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,17 @@ wheel: $(venv)/.extra-wheel ## Build the manylinux wheel into dist/ and try it i
 	PATH=$(abspath $(bin)):$$PATH
 	$(call logged,maturin build --release --zig --compatibility manylinux2014 --out dist)
 	tests/wheel.sh dist/arx-*.whl
+
+hosts: | $(venv)/.made ## Install what the tests of several hosts need, where that is possible: as root, on Debian or Ubuntu
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+		command -v ip tc srun slurmd slurmctld ssh sshd > /dev/null && exit
+		echo "arx: installing iproute2, slurm-wlm and openssh"
+		export DEBIAN_FRONTEND=noninteractive
+		{ apt-get update && apt-get install --yes --no-install-recommends iproute2 slurm-wlm openssh-client openssh-server; } > $(venv)/hosts.log 2>&1 ||
+			echo "arx: not all of it could be had, see $(venv)/hosts.log"
+	else
+		echo "arx: not root, or no apt-get: the tests of several hosts are skipped, or use what is there"
+	fi
 
 clean: ## Remove what make and cargo have made
 	@rm -rf $(venv) .bench-venvs target dist python/arx/*.so

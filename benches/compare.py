@@ -2,6 +2,7 @@
 
     python benches/compare.py                                                      everything
     python benches/compare.py --ranks 2 --bytes 8,64Ki,16Mi --rounds 3 --record    a part, written to record/
+    python benches/compare.py --ranks 2,4 --transport tcp                          over loopback
 
 Each library runs as its users run it, from an environment of its own (peers.py). How it is timed: workloads/method.py.
 """
@@ -64,39 +65,44 @@ def columns(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, Column]:
     return {title: found[title] for title in (*ARX_COLUMNS.values(), *peers) if title in found}
 
 
-def ratios(by_title: dict[str, Column]) -> list[Ratio]:
+def ratios(by_title: dict[str, Column], transport: str) -> list[Ratio]:
     others = [column for title, column in by_title.items() if title not in ARX_COLUMNS.values()]
     best: Column = {}
-    for row in (row for column in others for row in column.values()):
+    for row in (row for column in others for row in column.values() if transport != "tcp" or row.uses_tcp):
         if row.bytes not in best or row.median < best[row.bytes].median:
             best[row.bytes] = row
     arx, symmetric, gloo = (by_title.get(title, {}) for title in ("arx", "arx symmetric", "gloo"))
     wanted = [
-        Ratio("best peer / arx", best, arx, goals.best_peer),
-        Ratio("gloo / arx", gloo, arx, goals.gloo),
+        Ratio("best peer / arx", best, arx, goals.best_peer_over_tcp if transport == "tcp" else goals.best_peer),
+        Ratio("gloo / arx", gloo, arx, goals.gloo if transport != "tcp" else lambda *_: None),
         Ratio("arx / arx symmetric", arx, symmetric, goals.symmetric),
         Ratio("best peer / arx symmetric", best, {} if arx else symmetric, lambda *_: None),
     ]
     return [ratio for ratio in wanted if ratio.slow and ratio.fast]
 
 
-def tables(rows: Sequence[Row], peers: Sequence[str], sizes: Sequence[int], aimed: bool) -> str:
+def tables(rows: Sequence[Row], peers: Sequence[str], plan: Plan, transport: str) -> str:
     """Medians with ratios and goals; then the fastest calls, and how much the rounds differ."""
     ranks = rows[0].ranks
     by_title = columns(rows, peers)
-    compared = ratios(by_title)
+    compared, sizes = ratios(by_title, transport), plan.sizes
+    aimed = (plan.dtype, plan.op) == ("float32", "sum")
 
     def lines(of_row: Callable[[Row], str], of_ratio: Callable[[Ratio, int], str]) -> list[list[str]]:
         times = {n: [of_row(column[n]) if n in column else "-" for column in by_title.values()] for n in sizes}
         return [[report.size(n), *times[n], *(of_ratio(ratio, n) for ratio in compared)] for n in sizes]
 
     head = [f"{ranks} ranks", *by_title, *(ratio.title for ratio in compared)]
-    medians = lines(lambda row: report.microseconds(row.median), lambda ratio, n: ratio.cell(n, ranks, aimed))
+    mark = "*" if transport == "tcp" else ""
+    medians = lines(
+        lambda row: report.microseconds(row.median) + ("" if row.uses_tcp else mark),
+        lambda ratio, n: ratio.cell(n, ranks, aimed),
+    )
     rounds = lines(lambda row: f"{report.microseconds(row.least)}, {row.spread:.0%}", Ratio.range_cell)
     return "\n\n".join(
         [
             f"## {ranks} ranks",
-            "Median, us; ratio, and the goal for it:",
+            "Median, us; ratio, and the goal for it:" + (" (* without TCP, not compared)" if mark else ""),
             report.table(head, medians),
             "Fastest call, us, and how far the rounds' medians lie apart; the ratio in the rounds:",
             report.table(head, rounds),
@@ -104,12 +110,12 @@ def tables(rows: Sequence[Row], peers: Sequence[str], sizes: Sequence[int], aime
     )
 
 
-def find_peers(names: Sequence[str]) -> tuple[list[libraries.Library], dict[str, str]]:
+def find_peers(names: Sequence[str], transport: str) -> tuple[list[libraries.Library], dict[str, str]]:
     """The peers that are there or can be built, and why the others cannot."""
     found, missing = [], {}
     for name in names:
         try:
-            found.append(libraries.peer(name))
+            found.append(libraries.peer(name, transport))
         except PeerMissing as reason:
             missing[name] = str(reason)
             print(f"{name} is left out: {reason}", file=sys.stderr)
@@ -123,21 +129,26 @@ def main(options: argparse.Namespace) -> int:
         options.seconds,
         options.dtype,
         options.op,
-        [form for name in options.variants for form in VARIANTS[name]],
+        [
+            form
+            for name in options.variants
+            for form in VARIANTS[name]
+            if form != "symmetric" or options.transport != "tcp"
+        ],
         options.timeout,
     )
-    peers, missing = find_peers(options.peers)
-    competitors = [libraries.arx(), *peers]
+    peers, missing = find_peers(options.peers, options.transport)
+    competitors = [libraries.arx(transport=options.transport), *peers]
     about: dict[str, Any] = {
         "command": report.command(),
         "commit": machine.commit(),
         "machine": machine.describe(),
         "versions": {library.title: library.versions for library in competitors},
         "measured": f"{options.collective} {options.op} of {options.dtype}, {options.rounds} rounds in turn",
+        "transport": options.transport,
         "settings": report.arx_variables(),
         "left out": missing,
     }
-    aimed = (options.dtype, options.op) == ("float32", "sum")
     rows: list[Row] = []
     parts: list[str] = []
     for ranks in options.ranks:
@@ -145,7 +156,7 @@ def main(options: argparse.Namespace) -> int:
         about["left out"] |= {f"{title} with {ranks} ranks": why for title, why in outcome.failures.items()}
         rows += outcome.rows
         if outcome.rows:
-            parts.append(tables(outcome.rows, [peer.title for peer in peers], plan.sizes, aimed))
+            parts.append(tables(outcome.rows, [peer.title for peer in peers], plan, options.transport))
             print(f"\n{parts[-1]}\n", flush=True)
     for name, why in about["left out"].items():
         print(f"left out: {name}: {why}")
@@ -165,12 +176,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--seconds", type=float, default=0.3, help="for each size, form of the call and round (default %(default)s)")
     add("--peers", type=report.list_of(str, libraries.PEER_NAMES), default=",".join(libraries.PEER_NAMES))
     add("--variants", type=report.list_of(str, tuple(VARIANTS)), default=",".join(VARIANTS))
+    add("--transport", choices=("auto", "tcp"), default="auto", help="tcp: over loopback (default %(default)s)")
     add("--dtype", default="float32", help="numpy's name of it (default %(default)s)")
     add("--op", choices=("sum", "prod", "min", "max"), default="sum")
     add("--timeout", type=float, default=300.0, help="seconds for one launch (default %(default)s)")
     add("--record", nargs="?", const="", metavar="WHAT", help="write benches/record/<date>-WHAT.md and .json")
     options = parser.parse_args(argv)
-    options.record = options.collective if options.record == "" else options.record
+    if options.transport == "tcp":
+        options.variants = [name for name in options.variants if name != "symmetric"]  # memory that hosts do not share
+    if options.record == "":
+        options.record = options.collective + ("-tcp" if options.transport == "tcp" else "")
     return options
 
 

@@ -18,6 +18,13 @@ def best_peer(ranks: int, nbytes: int) -> float | None:
     return goals[sum(nbytes > border for border in _UP_TO)] if goals else None
 
 
+def best_peer_over_tcp(ranks: int, nbytes: int) -> float | None:
+    """The best of those that really use TCP."""
+    if ranks == 2:
+        return 1.8 if nbytes <= 32 * _KIB else 2.0
+    return 1.5 if ranks == 4 else None
+
+
 def gloo(ranks: int, nbytes: int) -> float | None:
     if ranks != 2:
         return None

@@ -37,18 +37,23 @@ class Library:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def arx(label: str = "arx", **env: str) -> Library:
+def arx(label: str = "arx", transport: str = "auto", **env: str) -> Library:
     """The arx of this interpreter, with these variables."""
     from arx import __version__, build_info
 
     versions = f"arx {__version__} ({build_info()['simd']}), numpy {version('numpy')}"
     launcher = [sys.executable, "-m", "arx", "run", "--prefix", "none", "-n"]
+    if transport != "auto":
+        env["ARX_TRANSPORT"] = transport
     return Library("arx", label, "arx", launcher, [], versions, env)
 
 
-def peer(name: str) -> Library:
+def peer(name: str, transport: str = "auto") -> Library:
     """Another library, built if need be; raises `peers.PeerMissing`."""
     title, venv_name, backend, options, env = _PEERS[name]
+    if transport == "tcp":
+        more, variables = _OVER_TCP[name]
+        options, env = [*more, *options], env | variables
     venv = peers.peer_venv(venv_name, build=True)
     launcher = [str(venv / "bin" / peers.PEERS[venv_name].launcher), *options]
     # torchrun starts its own interpreter.
@@ -72,6 +77,14 @@ _PEERS: dict[str, tuple[str, str, str, list[str], dict[str, str]]] = {
     "gloo": ("gloo", "torch", "torch", ["--standalone", "--nproc-per-node"], {}),
 }
 PEER_NAMES = tuple(_PEERS)
+# What makes a library use TCP on one host: options of the launcher, variables. Not all obey at every size, which
+# is why segments are counted (workloads/method.py).
+_OVER_TCP: dict[str, tuple[list[str], dict[str, str]]] = {
+    "ompi": (["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"], {}),
+    "mpich": ([], {"UCX_TLS": "tcp,self", "MPIR_CVAR_NOLOCAL": "1"}),
+    "impi": ([], {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp"}),
+    "gloo": ([], {}),
+}
 
 
 def run(library: Library, ranks: int, plan: Plan) -> list[dict[str, Any]]:

@@ -29,10 +29,16 @@ class Row:
     medians: list[float] = field(default_factory=list)  # us, one a round
     minima: list[float] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
+    segments: list[float] = field(default_factory=list)  # of TCP, by the whole host, for each call
 
     @property
     def median(self) -> float:
         return statistics.median(self.medians)
+
+    @property
+    def uses_tcp(self) -> bool:
+        """Whether at least one segment went out in each call, in every round."""
+        return min(self.segments) >= 1
 
     @property
     def least(self) -> float:
@@ -71,6 +77,7 @@ def take_turns(competitors: Sequence[Library], ranks: int, plan: Plan, rounds: i
                 row.medians.append(sample["median_us"])
                 row.minima.append(sample["min_us"])
                 row.calls.append(sample["calls"])
+                row.segments.append(sample["segments"])
     return Outcome([row for row in rows.values() if row.library not in failures], failures)
 
 

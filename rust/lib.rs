@@ -42,17 +42,32 @@ pub mod direct {
     pub mod words;
 }
 #[cfg(not(loom))]
+pub mod engine;
+#[cfg(not(loom))]
 pub mod health;
+#[cfg(not(loom))]
+pub mod hierarchy;
 #[cfg(not(loom))]
 pub mod kernels;
 #[cfg(not(loom))]
 pub mod machine;
+#[cfg(not(loom))]
+pub mod messages;
+#[cfg(not(loom))]
+pub mod plan;
 #[cfg(not(loom))]
 pub mod rendezvous;
 #[cfg(not(loom))]
 pub mod schedule;
 #[cfg(not(loom))]
 pub mod transport;
+/// As of `direct`, the protocol alone.
+#[cfg(loom)]
+pub mod transport {
+    pub mod shm {
+        pub mod words;
+    }
+}
 
 #[cfg(all(feature = "python", not(loom)))]
 mod python;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use arx::communicator::{Call, Collective, Communicator, Config, Element};
-use arx::direct::Algorithm;
+use arx::communicator::{Algorithm, Call, Collective, Communicator, Config, Element};
+
 use arx::dtype::{DType, ReduceOp};
 use arx::error::Error;
-use arx::kernels::{Bytes, Reducer};
+use arx::kernels::Bytes;
 use arx::wait::Plain;
 
 /// A group that does not form, or a call that does not end, within this long is a failure; arx itself ends the wait.
@@ -27,12 +27,13 @@ fn group(world: u32, tune: &str, rank: impl Fn(&mut Communicator) + Copy + Send 
         timeout: PATIENCE,
         spin: None,
         tune: Some(tune.into()),
+        across: None,
     };
     thread::scope(|scope| {
         for me in 0..world {
             let config = config(me);
             scope.spawn(move || {
-                let mut group = Communicator::connect(&config, &mut Plain).expect("the group forms");
+                let mut group = Communicator::connect(config, &mut Plain).expect("the group forms");
                 rank(&mut group);
                 group.shutdown(false);
             });
@@ -56,8 +57,7 @@ fn sum(group: &mut Communicator, x: &mut [i64]) -> Result<(), Error> {
         name: None,
         timeout: None,
     };
-    let reducer = Reducer::of(DType::Int64, ReduceOp::Sum).expect("int64 has it");
-    group.all_reduce(&call, reducer, array, array, &mut Plain)?;
+    group.all_reduce(&call, array, array, &mut Plain)?;
     for (x, eight) in x.iter_mut().zip(array.chunks_exact(8)) {
         let eight: Vec<u8> = eight.iter().map(Cell::get).collect();
         *x = i64::from_ne_bytes(eight.try_into().expect("eight bytes"));

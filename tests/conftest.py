@@ -4,6 +4,8 @@ import contextlib
 
 import hypothesis
 import pytest
+from hostjob import Launcher
+from netlab import Lab
 
 from arx.testing import Ranks
 
@@ -24,3 +26,16 @@ def ranks():
             return started[n]
 
         yield get
+
+
+@pytest.fixture(scope="module")
+def lab():
+    """Three hosts."""
+    with Lab(3) as lab:
+        yield lab
+
+
+@pytest.fixture
+def launch_hosts(lab, tmp_path):
+    """``arx run`` on the first of them."""
+    return Launcher(lab, tmp_path)

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use arx::arena::{Layout, Segment};
 use arx::direct::words::AHEAD;
-use arx::direct::{Algorithm, Board, Boards, Control, Direct, Tuning, Turn, Verdict};
+use arx::direct::{Algorithm, Board, Boards, Control, Direct, Shards, Tuning, Turn, Verdict};
 use arx::dtype::{DType, ReduceOp};
 use arx::kernels::{Bytes, Isa, Reducer};
 use arx::wait::{Patience, Plain, Stop, Wait, raise};
@@ -26,6 +26,8 @@ const HANG: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 enum What {
     Reduce(DType, ReduceOp),
+    /// Into so many shards, and gathered again: what a host does in a collective that spans hosts.
+    Shards(DType, ReduceOp, usize),
     Broadcast {
         root: usize,
     },
@@ -167,7 +169,10 @@ impl<'a> Rank<'a> {
             self.direct.refuse(sequence, "not today");
             return Ok(());
         }
-        let dtype = if let What::Reduce(dtype, _) = step.what { dtype } else { DType::Complex128 };
+        let dtype = match step.what {
+            What::Reduce(dtype, _) | What::Shards(dtype, ..) => dtype,
+            _ => DType::Complex128,
+        };
         let len = step.elements * dtype.size();
         let bit = |mask: u32| mask >> self.me & 1 == 1;
         let (mut one, mut other) = (vec![0; len + 64], vec![0; len + 64]);
@@ -186,7 +191,7 @@ impl<'a> Rank<'a> {
         let differs = matches!(step.what, What::Disagree { .. } | What::Refuse { .. });
         assert_eq!(verdict == Verdict::Differs, differs, "rank {} call {sequence}", self.me);
         let expected = match step.what {
-            What::Reduce(_, op) => combined(self.job.case.world, sequence, len, dtype, op),
+            What::Reduce(_, op) | What::Shards(_, op, _) => combined(self.job.case.world, sequence, len, dtype, op),
             What::Broadcast { root } => input(root, sequence, len, dtype),
             _ => before,
         };
@@ -212,6 +217,16 @@ impl<'a> Rank<'a> {
             What::Reduce(dtype, op) => {
                 let reducer = Reducer::of(dtype, op).expect("a pair that goes together");
                 self.direct.all_reduce(&turn, &mut wait, reducer, dst, src)
+            }
+            What::Shards(dtype, op, streams) => {
+                let reducer = Reducer::of(dtype, op).expect("a pair that goes together");
+                let shards = Shards { len: src.len(), count: streams };
+                let verdict = self.direct.reduce_scatter(&turn, &mut wait, &reducer, (dst, src), &shards)?;
+                if streams % 2 == 1 {
+                    self.direct.regroup(&mut wait)?;
+                }
+                self.direct.all_gather(&turn, &mut wait, dst, &shards)?;
+                Ok(verdict)
             }
             What::Disagree { .. } | What::Refuse { .. } => {
                 let reducer = Reducer::of(DType::UInt8, ReduceOp::Sum).expect("a pair that goes together");
@@ -267,6 +282,10 @@ fn pairs() -> Vec<What> {
 fn step(world: usize) -> impl Strategy<Value = Step> {
     let what = prop_oneof![
         8 => prop::sample::select(pairs()),
+        4 => (prop::sample::select(pairs()), 1..=world).prop_map(|(what, streams)| match what {
+            What::Reduce(dtype, op) => What::Shards(dtype, op, streams),
+            other => other,
+        }),
         2 => (0..world).prop_map(|root| What::Broadcast { root }),
         1 => Just(What::Barrier),
         1 => (0..world).prop_map(|rank| What::Disagree { rank }),

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use arx::dtype::{DType, ReduceOp};
-use arx::kernels::{Bytes, Isa, Reducer, chosen, copy, copy_streaming};
+use arx::kernels::{Bytes, Isa, Reducer, chosen, copy, copy_streaming, narrow_with, widen_with};
 use proptest::prelude::*;
 
 #[path = "kernels/oracle.rs"]
@@ -337,6 +337,48 @@ fn copies_are_exact_at_any_alignment() {
                 copy(src.bytes(), src.bytes());
                 assert!(src.content() == content, "{len} bytes at {from} onto themselves");
                 assert!(src.guards_intact() && dst.guards_intact(), "{len} bytes from {from} to {to}: outside");
+            }
+        }
+    }
+}
+
+/// Every half is the same number in float32, and comes back; every float32 that is tried is rounded as the `half` crate does it.
+#[test]
+fn halves_convert_exactly_and_round_to_nearest_even() {
+    let floats: Vec<f32> = (0..1_u32 << 18).map(|k| f32::from_bits(k.wrapping_mul(0x9e37_79b9) ^ k << 3)).collect();
+    for isa in Isa::available() {
+        for dtype in [DType::Float16, DType::BFloat16] {
+            let wide = |x| match dtype {
+                DType::Float16 => half::f16::from_bits(x).to_f32(),
+                _ => half::bf16::from_bits(x).to_f32(),
+            };
+            let back = |x| match dtype {
+                DType::Float16 => half::f16::from_f32(x).to_bits(),
+                _ => half::bf16::from_f32(x).to_bits(),
+            };
+            let same = |x: f32, y: f32| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
+            // Also lengths that leave a rest, and addresses that are no multiples of a vector.
+            for (first, offset) in [(0, 0), (1, 4), (65_500, 12)] {
+                let halves: Vec<u16> = (first..=u16::MAX).collect();
+                let bytes: Vec<u8> = halves.iter().flat_map(|x| x.to_ne_bytes()).collect();
+                let (narrow, widened) = (Operand::new(&bytes, offset), Operand::new(&vec![0; 2 * bytes.len()], offset));
+                widen_with(isa, dtype, widened.bytes(), narrow.bytes());
+                for (x, y) in halves.iter().zip(widened.content().as_chunks::<4>().0) {
+                    assert!(same(wide(*x), f32::from_ne_bytes(*y)), "{isa} {dtype} {x:#06x}");
+                }
+                let narrowed = Operand::new(&vec![0; bytes.len()], offset);
+                narrow_with(isa, dtype, narrowed.bytes(), widened.bytes());
+                for (x, y) in halves.iter().zip(narrowed.content().as_chunks::<2>().0) {
+                    let y = u16::from_ne_bytes(*y);
+                    assert!(*x == y || wide(*x).is_nan() && wide(y).is_nan(), "{isa} {dtype} {x:#06x}: {y:#06x}");
+                }
+                assert!([&narrow, &widened, &narrowed].iter().all(|operand| operand.guards_intact()));
+            }
+            let bytes: Vec<u8> = floats.iter().flat_map(|x| x.to_ne_bytes()).collect();
+            let (widened, narrowed) = (Operand::new(&bytes, 0), Operand::new(&vec![0; bytes.len() / 2], 0));
+            narrow_with(isa, dtype, narrowed.bytes(), widened.bytes());
+            for (x, y) in floats.iter().zip(narrowed.content().as_chunks::<2>().0) {
+                assert!(same(wide(back(*x)), wide(u16::from_ne_bytes(*y))), "{isa} {dtype} {x}: {y:?}");
             }
         }
     }

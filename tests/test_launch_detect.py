@@ -1,43 +1,31 @@
-"""Where a process finds its place: every family of variables, whole, half and wrong, and PMI's protocol."""
+"""Where a process finds its place on one host: every family of variables, whole, half and wrong."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from dataclasses import astuple
 
 import pytest
+from variables import (
+    ARX,
+    BATCH,
+    OPEN_MPI,
+    PMI,
+    POD,
+    SLURM,
+    TORCHRUN,
+    TWO_ARX,
+    TWO_OPEN_MPI,
+    TWO_OPEN_MPI_4,
+    TWO_PMI,
+    TWO_SLURM,
+    TWO_TORCHRUN,
+    without,
+)
 
 from arx.errors import InitError
-from arx.launch.detect import Place, detect, explain, tasks_per_node
-
-WATCHDOG = 60.0  # seconds; ends a test that hangs
-
-
-def variables(text: str) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in text.split())
-
-
-ARX = variables("ARX_RANK=2 ARX_WORLD_SIZE=4 ARX_LOCAL_RANK=2 ARX_LOCAL_SIZE=4 ARX_JOB_ID=run-x")
-TORCHRUN = variables(
-    "RANK=1 WORLD_SIZE=3 LOCAL_RANK=1 LOCAL_WORLD_SIZE=3 GROUP_RANK=0 GROUP_WORLD_SIZE=1 "
-    "MASTER_ADDR=localhost MASTER_PORT=29500 TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=0"
-)
-PMI = variables("PMI_RANK=1 PMI_SIZE=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=3")
-OPEN_MPI = variables(
-    "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=3 "
-    "OMPI_COMM_WORLD_NODE_RANK=1 PMIX_RANK=1 PMIX_NAMESPACE=prterun-host-4711@1"
-)
-SLURM = variables(
-    "SLURM_JOB_ID=77 SLURM_STEP_ID=3 SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_NODEID=0 "
-    "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=1 SLURM_STEP_TASKS_PER_NODE=3"
-)
-BATCH = variables("SLURM_JOB_ID=77 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=3")
+from arx.launch.detect import detect, explain
+from arx.launch.place import Place
+from arx.launch.slurm import nodes, tasks_per_node
 
 
 @pytest.mark.parametrize(
@@ -69,7 +57,7 @@ BATCH = variables("SLURM_JOB_ID=77 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0
     ],
 )
 def test_each_family_is_read(env: dict[str, str], place: tuple[object, ...]) -> None:
-    assert astuple(detect(env)) == place
+    assert astuple(detect(env))[:8] == place
 
 
 @pytest.mark.parametrize("env", [{}, BATCH, BATCH | {"SLURM_STEP_ID": "4294967291"}, {"ARX_JOB_ID": "", "RANK": ""}])
@@ -116,10 +104,6 @@ def test_two_jobs_at_once_have_two_ids_and_all_ranks_of_one_the_same(
     assert detect(peer).job_id == detect(first).job_id
 
 
-def without(env: dict[str, str], *names: str) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name not in names}
-
-
 @pytest.mark.parametrize(
     ("env", "told"),
     [
@@ -155,15 +139,40 @@ def without(env: dict[str, str], *names: str) -> dict[str, str]:
         (SLURM | {"SLURM_PROCID": ""}, "SLURM_PROCID is not set"),
         (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "3(y1)"}, "SLURM_STEP_TASKS_PER_NODE='3(y1)' cannot be read"),
         (SLURM | {"SLURM_NODEID": "1"}, "SLURM_NODEID=1 has no entry"),
-        # several hosts
-        (ARX | {"ARX_LOCAL_SIZE": "2", "ARX_LOCAL_RANK": "0", "ARX_NNODES": "2"}, "spans several hosts: 2 of its 4"),
-        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}, "spans several hosts: 1 of its 3"),
-        (PMI | {"MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0", "PMI_FD": "99"}, "spans several hosts"),
-        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "Worlds inside one host work today"),
+        # hosts that cannot be
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}, "1 node(s), but 1 of 3 ranks on this one"),
+        (ARX | {"ARX_NNODES": "2"}, "2 node(s), but 4 of 4 ranks on this one"),
+        (ARX | {"ARX_LOCAL_SIZE": "5"}, "5 ranks on this host of a world of 4"),
+        (TWO_ARX | {"ARX_NODE_RANK": "2"}, "node 2 lies outside 0..1"),
+        # several hosts: no master
+        (without(TWO_ARX, "ARX_MASTER"), "nothing says on which host rank 0 is: set ARX_MASTER=HOST:PORT"),
+        (without(TWO_ARX, "ARX_MASTER"), "2 of its 4 ranks on this one, 2 nodes (ARX_* variables)"),
+        (without(TWO_TORCHRUN, "MASTER_ADDR") | {"ARX_JOB_ID": "j"}, "MASTER_ADDR is not set"),
+        (without(TWO_SLURM, "SLURM_STEP_NODELIST"), "SLURM_STEP_NODELIST is not set"),
+        (TWO_SLURM | {"SLURM_STEP_NODELIST": "n[1-"}, "SLURM_STEP_NODELIST='n[1-' cannot be read"),
+        (TWO_SLURM | {"SLURM_STEP_NODELIST": "n[1-x]"}, "SLURM_STEP_NODELIST='n[1-x]' cannot be read"),
+        (TWO_OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "0", "PMIX_HOSTNAME": "h1"}, "start mpirun on the host of rank 0"),
+        (TWO_OPEN_MPI | {"PMIX_NAMESPACE": "foreign"}, "mpirun -x ARX_MASTER=HOST:PORT -x ARX_SECRET"),
+        (TWO_OPEN_MPI_4 | {"OMPI_MCA_orte_hnp_uri": "1.0;tcp://127.0.0.1:9"}, "nothing says on which host rank 0 is"),
+        (TWO_OPEN_MPI_4 | {"OMPI_COMM_WORLD_RANK": "0"}, "nothing says on which host rank 0 is"),  # not 192.0.2.7
+        # several hosts: no secret
+        (without(TWO_ARX, "ARX_SECRET"), "which let nobody in without a secret: set ARX_SECRET"),
+        (without(TWO_TORCHRUN, "ARX_SECRET"), "export ARX_SECRET=$(python3 -c 'import secrets; "),
+        (without(TWO_SLURM, "ARX_SECRET"), "2 of its 3 ranks on this one, 2 nodes (Slurm step's variables), which let"),
         (
-            SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_STEP_NUM_NODES": "2"},
-            "spans several hosts: 2 of its 3 ranks on this one, 2 node(s)",
+            without(TWO_OPEN_MPI, "ARX_SECRET"),
+            "2 of its 3 ranks on this one (Open MPI's variables), which let nobody in",
         ),
+        (without(POD, "ARX_SECRET"), "the 4 ranks of this job may be on several hosts (ARX_* variables), which let"),
+        # a master or a transport that cannot be
+        (TWO_ARX | {"ARX_MASTER": "h0"}, "ARX_MASTER='h0' is not of the form HOST:PORT"),
+        (TWO_ARX | {"ARX_MASTER": "h0:0"}, "(PORT from 1 to 65535)"),
+        (TWO_ARX | {"ARX_MASTER": "h0:65536"}, "is not of the form HOST:PORT"),
+        (TWO_ARX | {"ARX_MASTER": "fd00::7:29500"}, "such as node7:29500 or [fd00::7]:29500"),
+        (TWO_ARX | {"ARX_MASTER": "h0:1,h0"}, "ARX_MASTER='h0:1,h0' is not of the form"),
+        (TWO_ARX | {"ARX_TRANSPORT": "shm"}, "transport shm is memory that all ranks share, but this job has several"),
+        (TWO_ARX | {"ARX_TRANSPORT": "udp"}, "ARX_TRANSPORT='udp' is not one of auto, shm, tcp"),
+        (ARX | {"ARX_TRANSPORT": "TCP"}, "ARX_TRANSPORT='TCP' is not one of auto, shm, tcp"),
         # launchers that arx does not know
         ({"PMIX_RANK": "1", "PMIX_NAMESPACE": "n"}, "PMIX_RANK=1 says that a launcher started this process"),
         ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}, "set ARX_RANK, ARX_WORLD_SIZE and ARX_JOB_ID"),
@@ -202,11 +211,18 @@ def test_a_launcher_that_started_one_process_is_a_world_of_one() -> None:
     assert detect({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1"}).world_size == 1
 
 
-def test_slurms_short_form() -> None:
+def test_slurms_short_forms() -> None:
     assert tasks_per_node("2(x3),1") == [2, 2, 2, 1]
     assert tasks_per_node("16") == [16]
     with pytest.raises(InitError):
         tasks_per_node("2(x3")
+    assert list(nodes("n[1-3,7]")) == ["n1", "n2", "n3", "n7"]
+    assert list(nodes("login")) == ["login"]
+    assert list(nodes("a,b[098-101],c.d-e")) == ["a", "b098", "b099", "b100", "b101", "c.d-e"]
+    assert list(nodes("r[0-1]n[1-2]x")) == ["r0n1x", "r0n2x", "r1n1x", "r1n2x"]
+    for wrong in ("", "n[", "n[1-]", "n[a]", "a,,b", "n]1["):
+        with pytest.raises(InitError, match="cannot be read"):
+            list(nodes(wrong))
 
 
 def test_the_explanation_shows_what_was_taken_and_why() -> None:
@@ -217,132 +233,5 @@ def test_the_explanation_shows_what_was_taken_and_why() -> None:
     assert "a world of one                       taken: no launcher's variables are set" in explain({})
     assert "(no step of srun, such as a batch script): SLURM_PROCID=0" in explain(BATCH)
     assert "the ranks agree on it at init" in explain(PMI | {"PMI_FD": "99"})  # and the fd is not touched
-
-
-# PMI-1, against a process manager of our own
-
-
-class Manager:
-    """Serves PMI-1 to `size` clients as Hydra does, except where `answers` says otherwise."""
-
-    def __init__(self, size: int, answers: dict[str, str | None] | None = None) -> None:
-        pairs = [socket.socketpair() for _ in range(size)]
-        self.clients = [client for client, _ in pairs]
-        self.asked: list[list[str]] = [[] for _ in range(size)]
-        self._answers = answers or {}
-        self._store: dict[str, str] = {}
-        self._barrier = threading.Barrier(size)
-        self._threads = [threading.Thread(target=self._serve, args=(r, pairs[r][1])) for r in range(size)]
-
-    def __enter__(self) -> Manager:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._barrier.abort()
-        for client in self.clients:
-            client.shutdown(socket.SHUT_RDWR)
-            client.close()
-        for thread in self._threads:
-            thread.join(WATCHDOG)
-
-    def _serve(self, rank: int, server: socket.socket) -> None:
-        with server, server.makefile("rw") as lines, contextlib.suppress(OSError, threading.BrokenBarrierError):
-            for line in lines:
-                words = dict(word.split("=", 1) for word in line.split())
-                self.asked[rank].append(words["cmd"])
-                answer = self._answers.get(words["cmd"], "") if words["cmd"] in self._answers else self._answer(words)
-                if answer is None:  # hang up
-                    server.shutdown(socket.SHUT_RDWR)
-                    return
-                for part in (answer[:5], answer[5:]):  # a reply may come in pieces
-                    lines.write(part)
-                    lines.flush()
-
-    def _answer(self, words: dict[str, str]) -> str:
-        if words["cmd"] == "put":
-            self._store[words["key"]] = words["value"]
-        if words["cmd"] == "barrier_in":
-            self._barrier.wait(WATCHDOG)
-        return {
-            "init": "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n",
-            "get_my_kvsname": "cmd=my_kvsname kvsname=kvs_1\n",
-            "put": "cmd=put_result rc=0\n",
-            "barrier_in": "cmd=barrier_out\n",
-            "get": f"cmd=get_result rc=0 msg=success value={self._store.get(words.get('key', ''))}\n",
-            "finalize": "cmd=finalize_ack\n",
-        }[words["cmd"]]
-
-
-def pmi_environment(manager: Manager, rank: int) -> dict[str, str]:
-    fd = manager.clients[rank].fileno()
-    return {"PMI_RANK": str(rank), "PMI_SIZE": str(len(manager.clients)), "PMI_FD": str(fd)}
-
-
-@contextlib.contextmanager
-def ranks_under(manager: Manager, code: str) -> Iterator[list[subprocess.Popen[str]]]:
-    ranks = []
-    for rank, client in enumerate(manager.clients):
-        env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)} | pmi_environment(manager, rank)
-        settings = {"pass_fds": [client.fileno()], "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        ranks.append(subprocess.Popen([sys.executable, "-c", code], env=env, **settings))  # type: ignore[call-overload]
-    try:
-        yield ranks
-    finally:
-        for process in ranks:
-            process.kill()
-            process.communicate()
-
-
-def test_pmi_ranks_agree_on_a_random_job_id() -> None:
-    code = "from arx.launch.detect import detect; a, b = detect(), detect(); assert a == b; print(a.rank, a.job_id)"
-    jobs = []
-    for _ in range(2):
-        with Manager(3) as manager, ranks_under(manager, code) as ranks:
-            said = [process.communicate(timeout=WATCHDOG) for process in ranks]
-            assert [err for _, err in said] == [""] * 3
-            assert [out.split()[0] for out, _ in said] == ["0", "1", "2"]
-            ids = {out.split(maxsplit=1)[1] for out, _ in said}
-            assert len(ids) == 1
-            jobs.append(ids.pop())
-            # once, although asked twice; and `finalize` at exit, without which Intel MPI takes a rank for crashed
-            assert manager.asked[0] == ["init", "get_my_kvsname", "put", "barrier_in", "get", "finalize"]
-            assert manager.asked[2] == ["init", "get_my_kvsname", "barrier_in", "get", "finalize"]
-    assert jobs[0] != jobs[1]
-
-
-@pytest.mark.parametrize(
-    ("command", "answer", "told"),
-    [
-        ("init", None, "hung up while asked for 'init'"),
-        ("init", "cmd=response_to_init rc=-1\n", "refused 'cmd=init pmi_version=1 pmi_subversion=1'"),
-        ("init", "hello, this is no process manager\n", "refused"),
-        ("put", "cmd=put_result rc=-1 msg=duplicate_key\n", "duplicate_key"),
-        (
-            "barrier_in",
-            "",
-            "no answer to 'barrier_in' from the process manager behind PMI_FD in 0.2 s: some rank did not",
-        ),
-        ("get", "cmd=get_result rc=-1 msg=key_not_found value=unknown\n", "key_not_found"),
-    ],
-)
-def test_a_process_manager_that_misbehaves_is_an_error(command: str, answer: str | None, told: str) -> None:
-    with Manager(2, {"barrier_in": "cmd=barrier_out\n"} | {command: answer}) as manager:
-        with pytest.raises(InitError) as error:
-            detect(pmi_environment(manager, 0), timeout=0.2)
-        assert told in str(error.value)
-
-
-def test_a_pmi_fd_that_is_not_the_process_managers_is_an_error() -> None:
-    reading, writing = os.pipe()
-    with open(os.devnull) as file:
-        for fd in (reading, file.fileno()):
-            with pytest.raises(InitError, match=rf"PMI_FD={fd} cannot be used \(it is not a socket\)"):
-                detect(PMI | {"PMI_FD": str(fd)})
-    os.close(reading)
-    os.close(writing)
-    with pytest.raises(
-        InitError, match=r"cannot be used \(Bad file descriptor\): the variables of an mpiexec were inher"
-    ):
-        detect(PMI | {"PMI_FD": str(reading)})
+    assert "master (the ranks agree on it at init), with a secret" in explain(TWO_PMI | {"PMI_FD": "99"})
+    assert "local rank not said by the launcher, node not said by the launcher" in explain(POD)

@@ -21,13 +21,22 @@ ROOMS = {
     "admission": {"error", "wait"},
     "kernels": {"dtype"},
     "schedule": set(),
-    "transport": {"error", "kernels"},
+    "plan": {"schedule"},
     "arena": {"error", "sync"},
+    "transport": {"arena", "error", "kernels", "sync", "wait"},
+    # Of `schedule` only the words for buffers and for what happens with what is received.
+    "engine": {"error", "kernels", "plan", "schedule", "transport", "wait"},
     "health": {"admission", "arena", "error", "sync", "wait"},
     "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},
+    "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
+    "hierarchy": {"direct", "dtype", "engine", "error", "kernels", "messages", "schedule", "wait"},
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.
     "rendezvous": {"admission", "arena", "direct", "error", "health", "wait"},
-    "communicator": {"arena", "direct", "dtype", "error", "health", "kernels", "machine", "rendezvous", "sync", "wait"},
+    # It puts the rooms together.
+    "communicator": {
+        *("admission", "arena", "direct", "dtype", "engine", "error", "health", "hierarchy", "kernels", "machine"),
+        *("messages", "rendezvous", "schedule", "sync", "transport", "wait"),
+    },
     # Of `direct` only the names of the algorithms, of `arena` only a piece of memory for a symmetric array.
     "python": {"arena", "communicator", "direct", "dtype", "error", "kernels", "wait"},
 }
@@ -37,12 +46,15 @@ UNSAFE_FILES = {
     "kernels/cast.rs",
     "kernels/copy.rs",
     "kernels/x86.rs",
+    "transport/tcp/sockets.rs",
     "python/arrays.rs",
     "python/dlpack.rs",
     "python/host.rs",
     "python/interface.rs",
     "python/memory.rs",
     "python/strided.rs",
+    "transport/shm/ring.rs",
+    "transport/tcp/sockets.rs",
 }
 # Modules of the Python side, each with those that it may import; a package stands for all that is in it.
 MODULES = {

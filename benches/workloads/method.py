@@ -6,6 +6,9 @@
     for each call: (above 64 KiB: barrier;) read the clock, call, read the clock
     the time of a call is that of its slowest rank; the result is the median, and the minimum, over all calls
 
+Segments of TCP are counted meanwhile, over all processes that see the same network: a library that is told to use TCP
+may quietly do something else.
+
 Without a barrier the small calls follow one another as they do in a loop of a program; its cost would exceed theirs.
 """
 
@@ -81,9 +84,23 @@ def measure(backend: Backend, case: Case, nbytes: int, seconds: float) -> dict[s
         if k % case.period == case.period - 1:
             case.refill()
         case.call()
-    times = backend.slowest(np.array(_timed(backend, case, calls, nbytes > APART), np.float64)) / 1e3
+    segments = _segments()
+    own = _timed(backend, case, calls, nbytes > APART)
+    segments = _segments() - segments
+    times = backend.slowest(np.array(own, np.float64)) / 1e3
     median, least = round(float(np.median(times)), 3), round(float(times.min()), 3)
-    return {"form": case.form, "bytes": nbytes, "median_us": median, "min_us": least, "calls": calls}
+    sample = {"form": case.form, "bytes": nbytes, "median_us": median, "min_us": least, "calls": calls}
+    return sample | {"segments": round(segments / calls, 1)}
+
+
+def _segments() -> int:
+    """How many segments of TCP this host has sent; 0 where that cannot be known."""
+    try:
+        with open("/proc/net/snmp") as file:
+            names, values = (line.split() for line in file if line.startswith("Tcp:"))
+    except (OSError, ValueError):
+        return 0
+    return int(values[names.index("OutSegs")])
 
 
 def _calls(backend: Backend, case: Case, seconds: float) -> int:

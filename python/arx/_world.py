@@ -12,7 +12,7 @@ from arx import _arx
 from arx.errors import InitError
 
 if TYPE_CHECKING:
-    from arx.launch.detect import Place
+    from arx.launch.place import Place
 
 _place: Place | None = None
 _joined: Counter[str] = Counter()
@@ -26,50 +26,67 @@ def init(
     master: str | None = None,
     job_id: str | None = None,
     timeout: float | None = None,
-    transport: str = "auto",
+    transport: str | None = None,
     secret: str | None = None,
 ) -> _arx.Group:
     """Join the job that this process was started in and return the group of all ranks, the world.
 
     The place is found by itself, in this order: these arguments, `ARX_*`, torchrun's variables, `PMI_FD` (MPICH and
     Intel MPI), Open MPI, a Slurm step, and else a world of one, in which every call works and changes nothing.
-    `arx env` shows what is found and why. All ranks must be on one host in this version.
+    `arx env` shows what is found and why.
+
+    On several hosts the ranks meet at `master` and prove to each other that they know `secret`. Launchers mostly say
+    the first; the second must be in `ARX_SECRET` unless the launcher is `arx run --hosts`, MPICH's or Intel MPI's.
+    `ARX_IFACE` names the network interface to use, `ARX_PORT_RANGE` the ports to listen on, as in 29500-29600.
 
     Calling it again returns the same group. Nothing happens at import.
 
     Args:
         rank: this process's number, from 0; with `world_size`.
         world_size: how many ranks there are.
-        master: address of rank 0 for jobs of several hosts; without meaning on one host.
-        job_id: what the ranks of one job have in common and no other job on this host has.
+        master: HOST:PORT where rank 0 listens, the same on all ranks; several, separated by commas, are tried in turn.
+            Not needed on one host.
+        job_id: what the ranks of one job have in common and no other job has.
         timeout: seconds without progress after which any call of this group gives up, the forming of it included
             (default 300, or `ARX_TIMEOUT`).
-        transport: "auto" or "shm".
-        secret: token of the job; on one host the operating system vouches for the user instead.
+        transport: "auto" (memory inside a host, TCP between hosts), "shm" (one host only) or "tcp" (inside a host
+            too); default `ARX_TRANSPORT`, or "auto".
+        secret: what only the ranks of this job know, needed unless all connections stay inside a host.
 
     Raises:
-        InitError: the place is not well described, is taken, or is on several hosts.
+        InitError: the place is not well described, or is taken.
         RendezvousError: not all ranks came in time.
         PeerLostError: a rank died meanwhile.
     """
     global _place
-    if transport not in ("auto", "shm"):
-        msg = f"transport {transport!r} is not available in this version: 'auto' and 'shm' are"
-        raise InitError(msg)
     if _arx.is_initialized():
         _check_again(rank, world_size, job_id)
         return _arx.world()
-    if job_id is not None and not isinstance(job_id, str):
-        msg = f"job_id must be a string, not {type(job_id).__name__}"
-        raise TypeError(msg)
-    del master, secret  # named by launchers of several hosts; one host needs neither
+    for name, text in (("job_id", job_id), ("master", master), ("secret", secret), ("transport", transport)):
+        if text is not None and not isinstance(text, str):
+            msg = f"{name} must be a string, not {type(text).__name__}"
+            raise TypeError(msg)
     # Not at the top: who imports arx only to look at it, or to launch, does not pay for it.
-    from arx.launch.detect import TAKEN, detect
+    from arx.launch.detect import TAKEN, detect, transport_of
+    from arx.launch.master import allowed
 
     if rank is None:
         _refuse_heir(os.environ.get(TAKEN, ""))
     limit = _seconds(timeout, "ARX_TIMEOUT", 300.0)
-    place = detect(os.environ, rank=rank, world_size=world_size, job_id=job_id, timeout=limit)
+    transport = transport_of(os.environ, transport)
+    allowed(os.environ)  # raises if ARX_PORT_RANGE is no range
+    iface, port_range = (os.environ.get(name, "").strip() or None for name in ("ARX_IFACE", "ARX_PORT_RANGE"))
+    place = detect(
+        os.environ,
+        rank=rank,
+        world_size=world_size,
+        job_id=job_id,
+        master=master,
+        secret=secret,
+        transport=transport,
+        timeout=limit,
+        listen=lambda address: _arx.listen(address, iface, port_range),
+    )
     group = _arx.connect(
         {
             "rank": place.rank,
@@ -80,6 +97,12 @@ def init(
             "spin_us": _seconds(None, "ARX_SPIN_US", -1.0),
             "tune": os.environ.get("ARX_TUNE"),
             "algo": os.environ.get("ARX_ALGO", "auto"),
+            "master": place.master,
+            "secret": place.secret,
+            "transport": transport,
+            "iface": iface,
+            "port_range": port_range,
+            "listening": place.listening,
         }
     )
     _joined[place.job_id] += 1
@@ -112,28 +135,33 @@ def size() -> int:
 
 def local_rank() -> int:
     """Return this process's number among the ranks of its host."""
-    return _here().local_rank
+    return _told(_here().local_rank, _arx.world().local_rank)
 
 
 def local_size() -> int:
     """Return the number of ranks on this host."""
-    return _here().local_size
+    return _told(_here().local_size, _arx.world().local_size)
 
 
 def node_rank() -> int:
     """Return the number of this host."""
-    return _here().node_rank
+    return _told(_here().node_rank, _arx.world().node_rank)
 
 
 def num_nodes() -> int:
     """Return the number of hosts."""
-    return _here().num_nodes
+    return _told(_here().num_nodes, _arx.world().num_nodes)
 
 
 def _here() -> Place:
     _arx.world()  # raises the right error where there is none
     assert _place is not None
     return _place
+
+
+def _told(by_launcher: int | None, found: int) -> int:
+    """Return what the launcher said, or else what the ranks found out when they met."""
+    return found if by_launcher is None else by_launcher
 
 
 def _check_again(rank: int | None, world_size: int | None, job_id: str | None) -> None:
@@ -199,6 +227,5 @@ def _at_exit() -> None:
 
 
 def _after_fork_in_child() -> None:
-    socket = _arx._after_fork_in_child()
-    if socket >= 0:
-        os.close(socket)
+    for descriptor in _arx._after_fork_in_child():
+        os.close(descriptor)

@@ -1,7 +1,8 @@
 """The command `arx`.
 
-    arx run -n 4 train.py --epochs 3     start a job on this host
-    arx env                              which launcher this process was started by, as `init()` sees it
+    arx run -n 4 train.py --epochs 3              start a job on this host
+    arx run --hosts h0:2,h1:2 train.py            … on several
+    arx env                                       who started this process, as `init()` sees it
 
 A mistake on the command line is told in one line, with exit code 2. Modules are imported by the command that needs
 them, so that the launcher starts fast.
@@ -11,19 +12,27 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from arx.launch.command import Job, UsageError
+from arx.launch.command import SSH, Job, UsageError
 
 _RUN = """\
-Starts N ranks of a program on this host and ends when all of them have ended.
+Starts ranks of a program, N on this host or as many as --hosts says, and ends when all of them have ended.
 
 SCRIPT is a Python file; with -m, a Python module; else any program. What follows it is passed on to it.
 Rank 0 has the launcher's stdin. Output comes in whole lines, each with its rank. The first rank that fails ends the
 others, and its exit code is the launcher's (128 + number if a signal killed it). Ctrl-C is passed on to all ranks, and
 ends them for certain when pressed again. Nothing that the ranks started outlives the launcher.
+
+Several hosts, from one place: --hosts h0:2,h1:2 connects to each by ssh (--rsh says by what else) and starts the same
+Python in the same folder there. ARX_*, PYTHON*, OMP_*, MKL_*, OPENBLAS_* and --env variables go along, and PATH and
+LD_LIBRARY_PATH in front of what the host has. A secret for the job is made; it is on no command line.
+
+Several hosts, one launcher on each: --nnodes K --node-rank R --master HOST:PORT -n N, the same on all but for R.
+ARX_SECRET must be in their environment, the same everywhere.
 """
 
 
@@ -48,24 +57,53 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from arx.launch import run, spawn
+    from arx.launch import run
 
-    job = Job(
+    try:
+        return run.run(_job(options))
+    except UsageError as error:
+        print(f"arx run: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _job(options: argparse.Namespace) -> Job:
+    from arx.launch import spawn
+
+    _check_hosts(options)
+    return Job(
         script=options.script,
         args=_after_script(options),
-        n=options.n or spawn.usable_cores(),
+        n=options.n or (1 if options.hosts else spawn.usable_cores()),
         module=options.module,
         env=dict(options.env),
         log_dir=options.log_dir,
         prefix=options.prefix,
         bind=options.bind,
         timeout=options.timeout,
+        nodes=options.nnodes,
+        node_rank=options.node_rank,
+        master=options.master,
+        hosts=[(host, n or options.n or 1) for host, n in options.hosts],
+        rsh=options.rsh,
     )
-    try:
-        return run.run(job)
-    except UsageError as error:
-        print(f"arx run: error: {error}", file=sys.stderr)
-        return 2
+
+
+def _check_hosts(options: argparse.Namespace) -> None:
+    """Options that must or must not come together."""
+    several = options.nnodes > 1
+    wrong = None
+    if options.hosts and (several or options.node_rank):
+        wrong = "--hosts starts the ranks of all hosts, --nnodes and --node-rank those of one: give one or the other"
+    elif several and options.master is None:
+        wrong = "--nnodes also needs --master HOST:PORT, an address of node 0 with any port that is free there"
+    elif several and options.n is None:
+        wrong = "--nnodes also needs -n, how many ranks each host has"
+    elif not options.node_rank < options.nnodes:
+        wrong = f"--node-rank {options.node_rank} lies outside 0..{options.nnodes - 1} (--nnodes {options.nnodes})"
+    elif options.master is not None and not (several or options.hosts):
+        wrong = "--master is for several hosts: --nnodes or --hosts says which"
+    if wrong is not None:
+        raise UsageError(wrong)
 
 
 def _after_script(options: argparse.Namespace) -> list[str]:
@@ -127,6 +165,11 @@ def _add_run_options(run: argparse.ArgumentParser) -> list[str]:
             default="none",
             help="none: all ranks may use all of the launcher's cores; core: rank R the R-th of them, and round again",
         ),
+        add("--hosts", type=_hosts, default=[], metavar="H:N,…", help="ranks on several hosts; N: as -n says, or 1"),
+        add("--rsh", default=SSH, metavar="CMD", help="what connects to a host, as CMD HOST LINE (default: ssh)"),
+        add("--nnodes", type=_ranks, default=1, metavar="K", help="how many hosts, each with a launcher of its own"),
+        add("--node-rank", type=_index, default=0, metavar="R", help="which of them this is, from 0"),
+        add("--master", metavar="H:P", help="where the ranks meet: an address of rank 0's host, and a free port"),
         add("--timeout", type=_seconds, metavar="S", help="how long a rank waits for its peers (ARX_TIMEOUT)"),
         add("-m", dest="module", action="store_true", help="SCRIPT is a Python module, as in python -m"),
     ]
@@ -139,6 +182,25 @@ def _ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, which is at least 1")
     return int(text)
+
+
+def _index(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+    return int(text)
+
+
+def _hosts(text: str) -> list[tuple[str, int]]:
+    """Hosts and their numbers of ranks, 0 where none is said."""
+    hosts = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\[[^\[\]\s]+\]|[^:,\s\[\]]+)(?::([1-9][0-9]*))?", part)
+        if match is None or match[1].startswith("-"):
+            raise argparse.ArgumentTypeError(
+                f"{part!r} in {text!r} is not of the form HOST:RANKS, such as node7:4 or [fd00::7]:4"
+            )
+        hosts.append((match[1].strip("[]"), int(match[2] or 0)))
+    return hosts
 
 
 def _seconds(text: str) -> float:
@@ -162,7 +224,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 _GIVEN_BY_RUN = (
     *("ARX_RANK", "ARX_WORLD_SIZE", "ARX_LOCAL_RANK", "ARX_LOCAL_SIZE", "ARX_NODE_RANK", "ARX_NNODES"),
-    *("ARX_JOB_ID", "ARX_SECRET"),
+    *("ARX_JOB_ID", "ARX_SECRET", "ARX_MASTER"),
 )
 
 

@@ -40,7 +40,8 @@ impl Writer {
     }
 
     pub fn text(mut self, text: &str) -> Writer {
-        let text = &text[..text.floor_char_boundary(TEXT)];
+        let end = (0..=text.len().min(TEXT)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        let text = &text[..end];
         self = self.half(text.len() as u16);
         self.0.extend_from_slice(text.as_bytes());
         self

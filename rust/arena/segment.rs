@@ -100,7 +100,7 @@ impl Segment {
 
     /// Plain bytes, in which other processes, and other threads with the same segment, write too. Contract: whoever reads or
     /// writes them has ordered that against the others by an acquire load of a word that they stored with release.
-    /// `direct/board.rs` is the only caller outside tests; `direct/words.rs` has those words.
+    /// `direct/board.rs` and `transport/shm/ring.rs` are the only callers outside tests; the `words.rs` beside each has those words.
     #[doc(hidden)]
     pub fn cells(&self, offset: usize, len: usize) -> &[Cell<u8>] {
         self.check(offset, len);

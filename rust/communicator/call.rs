@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::direct::Algorithm;
 use crate::dtype::{DType, ReduceOp};
+
+use super::algorithm::Algorithm;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,18 @@ impl Call<'_> {
         }
     }
 
+    /// Of a reduction: what is combined, and how.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[inline]
+    pub(super) fn reduction(&self) -> (DType, ReduceOp) {
+        match (self.element, self.collective) {
+            (Element::Number(dtype), Collective::AllReduce(op)) => (dtype, op),
+            _ => panic!("{} combines nothing", self.describe()),
+        }
+    }
+
     /// Equal for equal calls on every rank; the time-out is each rank's own affair.
     pub fn fingerprint(&self) -> u64 {
         let (kind, detail) = match self.collective {
@@ -51,7 +64,10 @@ impl Call<'_> {
             Collective::Broadcast { root } => (2, u64::from(root)),
             Collective::Barrier => (3, 0),
         };
-        let mut hash = mix(kind << 32 | detail, self.algorithm as u64);
+        let mut hash = mix(kind << 32 | detail, 0);
+        if self.algorithm != Algorithm::Auto {
+            hash = text_hash(hash, &self.algorithm.to_string());
+        }
         hash = match self.element {
             Element::Number(dtype) => mix(hash, dtype as u64),
             Element::Opaque(text) => text_hash(mix(hash, 0), text),
@@ -75,7 +91,7 @@ impl Call<'_> {
         // Writing to a String cannot fail.
         let _ = write!(text, ", dtype={element}, shape={}", tuple(self.shape));
         if self.algorithm != Algorithm::Auto {
-            let _ = write!(text, ", algo={}", self.algorithm.name());
+            let _ = write!(text, ", algo={}", self.algorithm);
         }
         if let Some(name) = self.name {
             let _ = write!(text, ", name='{name}'");
@@ -107,6 +123,7 @@ fn text_hash(hash: u64, text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::direct::Algorithm as Way;
 
     fn base() -> Call<'static> {
         Call {
@@ -131,7 +148,7 @@ mod tests {
             Call { shape: &[3, 2], ..base() },
             Call { shape: &[6], ..base() },
             Call { shape: &[2, 3, 1], ..base() },
-            Call { algorithm: Algorithm::Staged, ..base() },
+            Call { algorithm: Algorithm::Direct(Way::Staged), ..base() },
             Call { name: Some("w"), ..base() },
             Call { name: Some("b"), ..base() },
             Call::barrier(None),
@@ -146,7 +163,7 @@ mod tests {
     #[test]
     fn calls_read_as_they_are_written() {
         assert_eq!(base().describe(), "all_reduce(op=sum, dtype=float32, shape=(2, 3))");
-        let named = Call { shape: &[7], name: Some("w"), algorithm: Algorithm::Staged, ..base() };
+        let named = Call { shape: &[7], name: Some("w"), algorithm: Algorithm::Direct(Way::Staged), ..base() };
         assert_eq!(named.describe(), "all_reduce(op=sum, dtype=float32, shape=(7,), algo=staged, name='w')");
     }
 }

@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::admission::address::Master;
 use crate::direct::{MEASURE, Tuning};
 use crate::error::{Error, Rank, Result};
 use crate::health::MAX_WORLD;
 use crate::machine;
+use crate::rendezvous::Listening;
 
 /// Spinning longer than this costs the others more than a wake-up costs this rank.
 const SPIN: Duration = Duration::from_micros(50);
@@ -20,7 +22,7 @@ const CHUNK: usize = 256 << 10;
 const ROUND: usize = 256 << 10;
 
 /// Place and settings of one rank.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Config {
     pub rank: Rank,
     pub world: u32,
@@ -33,6 +35,25 @@ pub struct Config {
     /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304` (bytes), `cores=2` (instead of those that are
     /// there), any of them; rank 0's word counts for all.
     pub tune: Option<String>,
+    /// None: all ranks are on this host.
+    pub across: Option<Across>,
+}
+
+/// What a job over several hosts needs to form.
+#[derive(Debug)]
+pub struct Across {
+    /// Where rank 0 listens.
+    pub master: Master,
+    /// Known to the ranks of this job alone; none: loopback only.
+    pub secret: Option<String>,
+    /// `ARX_IFACE`.
+    pub iface: Option<String>,
+    /// `ARX_PORT_RANGE`.
+    pub ports: Option<String>,
+    /// `ARX_TRANSPORT=tcp`: ranks share no memory even where they could.
+    pub apart: bool,
+    /// On rank 0: its socket, if it listens already.
+    pub listening: Option<Listening>,
 }
 
 impl Config {

@@ -7,6 +7,7 @@
 //!   lines      up to 1 KiB: the payload came with the arrival; every rank combines all of them, in rank order
 //!   staged     private arrays: chunk by chunk through each rank's staging ring, copying one chunk while the next is reduced
 //!   symmetric  large arrays made by `arx.empty`: each rank combines its part straight out of, and into, everybody's array
+//!   shards     a host's part in a collective that spans hosts
 //! in a crowd (more ranks than cores) the last to arrive looks at all lines, and combines arrays up to 32 KiB, for everybody
 //! ```
 //! Every path combines contributions in rank order and computes each element either once, or on every rank by the same
@@ -22,6 +23,7 @@ mod calibrate;
 mod crowd;
 mod lines;
 mod ring;
+mod shards;
 mod staged;
 mod symmetric;
 pub mod words;
@@ -32,6 +34,7 @@ use crate::kernels::{Bytes, Reducer};
 use crate::wait::{Stop, Wait};
 
 pub use board::Boards;
+pub use shards::Shards;
 pub use words::{Board, Code, Control, PAYLOAD, Place};
 
 use words::{Mark, Progress};

@@ -1,6 +1,7 @@
 //! The loop compiled for NEON. Every aarch64 machine has it, so the shell is safe and differs from the baseline only in name:
 //! the compiler vectorises the same loop with the same instructions.
 
+use super::convert::{Conversion, Converter, convert};
 use super::generic::{Fold, Portable, reduce};
 use super::table::{Kernel, Shell};
 
@@ -8,6 +9,9 @@ pub(super) struct Neon;
 
 impl Shell for Neon {
     fn kernel<F: Fold>() -> Kernel {
-        |dst, srcs| reduce::<Portable, F>(Portable, dst, srcs)
+        |dst, srcs, count| reduce::<Portable, F>(Portable, dst, srcs, count)
+    }
+    fn converter<C: Conversion>() -> Converter {
+        |dst, src| convert::<Portable, C>(Portable, dst, src)
     }
 }

@@ -6,7 +6,7 @@
 //! for each block of dst:
 //!     acc = load(srcs[0][block])
 //!     for each further source:  acc = join(acc, load(source[block]))
-//!     dst[block] = finish(acc, number of sources)
+//!     dst[block] = finish(acc, count)
 //! ```
 //!
 //! Reasons for what looks odd:
@@ -18,7 +18,7 @@
 //! * *`#[inline(always)]` everywhere.* A shell (`x86.rs`, `aarch64.rs`) turns instructions on for one function; only what is
 //!   inlined into it is compiled for them.
 //! * *Two sources are special.* Two ranks on a host is the case where a reduction is nothing but memory traffic; the number of
-//!   sources is a constant there.
+//!   sources, and the count that `finish` divides by, are constants there.
 //! * *64 elements at least.* The loop over a shorter block would be unrolled before it can be vectorised, and then is not.
 //! * *`Machine`.* What the compiler does not find by itself: conversion of float16 in one instruction.
 //! * *No prefetching.* The next lines usually lie in the cache of the core that wrote them, but hardware finds them: between two
@@ -40,9 +40,12 @@ pub(super) trait Elementwise {
     type Elem: Plain;
     /// What is carried from source to source.
     type Acc: Copy + Default;
+    /// Whether `finish` looks at the count.
+    const COUNTS: bool = false;
 
     fn load(x: Self::Elem) -> Self::Acc;
     fn join(acc: Self::Acc, next: Self::Acc) -> Self::Acc;
+    /// `count`: how many contributions there are.
     fn finish(acc: Self::Acc, count: usize) -> Self::Elem;
 }
 
@@ -50,6 +53,7 @@ pub(super) trait Elementwise {
 pub(super) trait Fold {
     type Elem: Plain;
     type Acc: Copy + Default;
+    const COUNTS: bool;
 
     fn load<M: Machine, const N: usize>(machine: M, x: [Self::Elem; N]) -> [Self::Acc; N];
     fn join(acc: Self::Acc, next: Self::Acc) -> Self::Acc;
@@ -59,6 +63,7 @@ pub(super) trait Fold {
 impl<F: Elementwise> Fold for F {
     type Elem = F::Elem;
     type Acc = F::Acc;
+    const COUNTS: bool = F::COUNTS;
     #[inline(always)]
     fn load<M: Machine, const N: usize>(_machine: M, x: [F::Elem; N]) -> [F::Acc; N] {
         each(x, F::load)
@@ -92,6 +97,8 @@ pub(super) fn each<A: Copy, B: Copy + Default, const N: usize>(x: [A; N], f: imp
 /// The operands of one call as elements: all of one length.
 trait Operands {
     type Elem: Plain;
+    fn len(&self) -> usize;
+    /// What `finish` is told.
     fn count(&self) -> usize;
     fn get(&self, k: usize) -> &[Cell<Self::Elem>];
 }
@@ -101,6 +108,10 @@ struct Two<'a, T>([&'a [Cell<T>]; 2]);
 
 impl<T: Plain> Operands for Two<'_, T> {
     type Elem = T;
+    #[inline(always)]
+    fn len(&self) -> usize {
+        2
+    }
     #[inline(always)]
     fn count(&self) -> usize {
         2
@@ -112,30 +123,40 @@ impl<T: Plain> Operands for Two<'_, T> {
 }
 
 /// Any number of operands; there is no place to keep their casts, so a block casts what it needs.
-struct Many<'a, T>(&'a [Bytes<'a>], PhantomData<T>);
+struct Many<'a, T> {
+    srcs: &'a [Bytes<'a>],
+    count: usize,
+    elem: PhantomData<T>,
+}
 
 impl<T: Plain> Operands for Many<'_, T> {
     type Elem = T;
     #[inline(always)]
+    fn len(&self) -> usize {
+        self.srcs.len()
+    }
+    #[inline(always)]
     fn count(&self) -> usize {
-        self.0.len()
+        self.count
     }
     #[inline(always)]
     fn get(&self, k: usize) -> &[Cell<T>] {
-        typed(self.0[k])
+        typed(self.srcs[k])
     }
 }
 
-/// `dst[i] = finish(srcs[0][i] (+) srcs[1][i] (+) ...)`, in that order.
+/// `dst[i] = finish(srcs[0][i] (+) srcs[1][i] (+) ..., count)`, in that order.
 #[inline(always)]
-pub(super) fn reduce<M: Machine, F: Fold>(machine: M, dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
+pub(super) fn reduce<M: Machine, F: Fold>(machine: M, dst: Bytes<'_>, srcs: &[Bytes<'_>], count: usize) {
     let dst = typed::<F::Elem>(dst);
-    if let [a, b] = *srcs {
+    if let [a, b] = *srcs
+        && (count == 2 || !F::COUNTS)
+    {
         // The same length again, for the compiler, which then drops the checks in the loop.
         let operands = Two([&typed(a)[..dst.len()], &typed(b)[..dst.len()]]);
         reduce_operands::<M, F>(machine, dst, &operands);
     } else {
-        reduce_operands::<M, F>(machine, dst, &Many(srcs, PhantomData));
+        reduce_operands::<M, F>(machine, dst, &Many { srcs, count, elem: PhantomData });
     }
 }
 
@@ -159,7 +180,7 @@ fn reduce_blocks<M: Machine, F: Fold, const N: usize>(
     let (blocks, rest) = dst.as_chunks::<N>();
     for (b, block) in blocks.iter().enumerate() {
         let mut acc = F::load(machine, read(&operands.get(0).as_chunks::<N>().0[b]));
-        for k in 1..operands.count() {
+        for k in 1..operands.len() {
             acc = join::<F, N>(acc, F::load(machine, read(&operands.get(k).as_chunks::<N>().0[b])));
         }
         write(block, F::finish(machine, acc, operands.count()));
@@ -181,7 +202,7 @@ fn reduce_padded<M: Machine, F: Fold, const N: usize>(
     operands: &impl Operands<Elem = F::Elem>,
 ) {
     let mut acc = F::load(machine, read_padded::<_, N>(&operands.get(0)[done..]));
-    for k in 1..operands.count() {
+    for k in 1..operands.len() {
         acc = join::<F, N>(acc, F::load(machine, read_padded::<_, N>(&operands.get(k)[done..])));
     }
     write_padded(rest, F::finish(machine, acc, operands.count()));
@@ -197,7 +218,7 @@ fn reduce_singly<M: Machine, F: Fold>(
 ) {
     for (i, cell) in rest.iter().enumerate() {
         let mut acc = F::load(machine, [operands.get(0)[done + i].get()]);
-        for k in 1..operands.count() {
+        for k in 1..operands.len() {
             acc = join::<F, 1>(acc, F::load(machine, [operands.get(k)[done + i].get()]));
         }
         let [x] = F::finish(machine, acc, operands.count());

@@ -66,6 +66,7 @@ pub(super) struct InFloat32<H, F>(PhantomData<(H, F)>);
 impl<H: Half, F: Elementwise<Elem = f32, Acc = f32>> Fold for InFloat32<H, F> {
     type Elem = u16;
     type Acc = f32;
+    const COUNTS: bool = F::COUNTS;
     #[inline(always)]
     fn load<M: Machine, const N: usize>(machine: M, x: [u16; N]) -> [f32; N] {
         each(H::widen(machine, x), F::load)
@@ -110,7 +111,7 @@ pub(super) fn narrow_f16(x: f32) -> u16 {
 
 /// The bits of a float32 whose upper half is the nearest bfloat16, half to even. The canonical NaN stays what it is.
 #[inline(always)]
-fn round_bf16(x: f32) -> u32 {
+pub(super) fn round_bf16(x: f32) -> u32 {
     let bits = x.to_bits();
     bits + 0x7fff + ((bits >> 16) & 1)
 }

@@ -15,6 +15,7 @@
 //! `unsafe` stays in `cast` (bytes as elements), `x86` and `aarch64` (instructions, after their detection) and `copy`.
 
 mod cast;
+mod convert;
 mod copy;
 mod generic;
 mod half;
@@ -32,6 +33,7 @@ mod x86;
 use std::cell::Cell;
 
 use crate::dtype::{DType, ReduceOp};
+pub use convert::{narrow, narrow_with, widen, widen_with};
 pub use copy::{copy, copy_streaming};
 pub use isa::{Isa, chosen};
 use table::{Baseline, Kernel};
@@ -70,13 +72,28 @@ impl Reducer {
         kernel.map(|kernel| Reducer { kernel, size: dtype.size(), align: dtype.align() })
     }
 
+    /// Bytes of an element.
+    pub fn elem(&self) -> usize {
+        self.size
+    }
+
     /// `dst[i] = finish(srcs[0][i] (+) srcs[1][i] (+) ...)`, strictly in that order. `dst` may be exactly the memory of any source;
     /// where it overlaps one in part the result is unspecified.
     ///
     /// # Panics
     /// Without a source, when lengths differ or are no multiple of the element, or when an operand is not aligned to
     /// `dtype.align()`.
+    #[inline]
     pub fn run(&self, dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
+        self.run_counted(dst, srcs, srcs.len());
+    }
+
+    /// The same where the sources hold `count` contributions, some of which have been combined before: that is what an average
+    /// divides by.
+    ///
+    /// # Panics
+    /// As `run`.
+    pub fn run_counted(&self, dst: Bytes<'_>, srcs: &[Bytes<'_>], count: usize) {
         assert!(!srcs.is_empty(), "a reduction needs at least one source");
         assert!(
             dst.len().is_multiple_of(self.size),
@@ -96,6 +113,6 @@ impl Reducer {
                 self.align
             );
         }
-        (self.kernel)(dst, srcs);
+        (self.kernel)(dst, srcs, count);
     }
 }

@@ -111,12 +111,13 @@ impl<T: Number> Elementwise for Prod<T> {
     }
 }
 
-/// Sum over the number of sources, divided once.
+/// Sum over the number of contributions, divided once.
 pub(super) struct Avg<T>(PhantomData<T>);
 
 impl<T: Real> Elementwise for Avg<T> {
     type Elem = T;
     type Acc = T;
+    const COUNTS: bool = true;
     #[inline(always)]
     fn load(x: T) -> T {
         x

@@ -4,6 +4,7 @@ use std::ops::{BitAnd, BitOr, BitXor};
 
 use super::Bytes;
 use super::cast::Plain;
+use super::convert::{Conversion, Converter, convert};
 use super::generic::{Fold, Portable, reduce};
 use super::half::{self, Half, InFloat32};
 use super::logic::{self, All, And, Any, Byte, Int16, Int32, Int64, Odd, Or, Pair, Truth, Xor};
@@ -11,12 +12,13 @@ use super::ops::{Avg, ComplexProd, Number, Prod, Real, Sum};
 use super::order::{self, Max, Min, Ordered};
 use crate::dtype::{DType, ReduceOp};
 
-/// Memory of the result, operands.
-pub(super) type Kernel = fn(Bytes<'_>, &[Bytes<'_>]);
+/// Memory of the result, operands, number of contributions that are in them.
+pub(super) type Kernel = fn(Bytes<'_>, &[Bytes<'_>], usize);
 
 /// An instruction set, as a place to compile the loop for.
 pub(super) trait Shell {
     fn kernel<F: Fold>() -> Kernel;
+    fn converter<C: Conversion>() -> Converter;
 }
 
 /// The baseline of the target.
@@ -24,7 +26,10 @@ pub(super) struct Baseline;
 
 impl Shell for Baseline {
     fn kernel<F: Fold>() -> Kernel {
-        |dst, srcs| reduce::<Portable, F>(Portable, dst, srcs)
+        |dst, srcs, count| reduce::<Portable, F>(Portable, dst, srcs, count)
+    }
+    fn converter<C: Conversion>() -> Converter {
+        |dst, src| convert::<Portable, C>(Portable, dst, src)
     }
 }
 

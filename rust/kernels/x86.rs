@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::mem::transmute;
 
 use super::Bytes;
+use super::convert::{Conversion, Converter, convert};
 use super::copy::copy;
 use super::generic::{Fold, Machine, reduce};
 use super::half;
@@ -35,12 +36,22 @@ pub(super) struct Avx2(());
 impl Shell for Avx2 {
     fn kernel<F: Fold>() -> Kernel {
         #[target_feature(enable = "avx2,f16c")]
-        fn shell<F: Fold>(dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
-            reduce::<Avx2, F>(Avx2(()), dst, srcs);
+        fn shell<F: Fold>(dst: Bytes<'_>, srcs: &[Bytes<'_>], count: usize) {
+            reduce::<Avx2, F>(Avx2(()), dst, srcs, count);
         }
         assert!(has_avx2(), "kernels for AVX2 on a machine without it");
         // SAFETY: the line above checked the instructions that `shell` is compiled for.
-        |dst, srcs| unsafe { shell::<F>(dst, srcs) }
+        |dst, srcs, count| unsafe { shell::<F>(dst, srcs, count) }
+    }
+
+    fn converter<C: Conversion>() -> Converter {
+        #[target_feature(enable = "avx2,f16c")]
+        fn shell<C: Conversion>(dst: Bytes<'_>, src: Bytes<'_>) {
+            convert::<Avx2, C>(Avx2(()), dst, src);
+        }
+        assert!(has_avx2(), "kernels for AVX2 on a machine without it");
+        // SAFETY: the line above checked the instructions that `shell` is compiled for.
+        |dst, src| unsafe { shell::<C>(dst, src) }
     }
 }
 
@@ -83,12 +94,22 @@ pub(super) struct Avx512(());
 impl Shell for Avx512 {
     fn kernel<F: Fold>() -> Kernel {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-        fn shell<F: Fold>(dst: Bytes<'_>, srcs: &[Bytes<'_>]) {
-            reduce::<Avx512, F>(Avx512(()), dst, srcs);
+        fn shell<F: Fold>(dst: Bytes<'_>, srcs: &[Bytes<'_>], count: usize) {
+            reduce::<Avx512, F>(Avx512(()), dst, srcs, count);
         }
         assert!(has_avx512(), "kernels for AVX-512 on a machine without it");
         // SAFETY: the line above checked the instructions that `shell` is compiled for.
-        |dst, srcs| unsafe { shell::<F>(dst, srcs) }
+        |dst, srcs, count| unsafe { shell::<F>(dst, srcs, count) }
+    }
+
+    fn converter<C: Conversion>() -> Converter {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
+        fn shell<C: Conversion>(dst: Bytes<'_>, src: Bytes<'_>) {
+            convert::<Avx512, C>(Avx512(()), dst, src);
+        }
+        assert!(has_avx512(), "kernels for AVX-512 on a machine without it");
+        // SAFETY: the line above checked the instructions that `shell` is compiled for.
+        |dst, src| unsafe { shell::<C>(dst, src) }
     }
 }
 

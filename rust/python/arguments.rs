@@ -6,8 +6,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::arrays::{Array, Kind};
-use crate::communicator::{Algorithm, LINES, tuple};
-use crate::dtype::{DType, ReduceOp};
+use crate::communicator::{Algorithm, tuple};
+use crate::dtype::ReduceOp;
 
 pub fn operation(op: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
     let text = op
@@ -60,10 +60,7 @@ pub fn algorithm(value: Option<&Bound<'_, PyAny>>, default: Algorithm) -> PyResu
     match Algorithm::parse(name) {
         Some(Algorithm::Auto) => Ok(default),
         Some(algorithm) => Ok(algorithm),
-        None => {
-            let names: Vec<&str> = Algorithm::ALL.iter().map(|a| a.name()).collect();
-            Err(PyValueError::new_err(format!("algo '{name}' is not one of {}", names.join(", "))))
-        }
+        None => Err(PyValueError::new_err(format!("algo '{name}' is not one of {}", Algorithm::names()))),
     }
 }
 
@@ -73,18 +70,10 @@ pub fn output<'py>(out: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     Array::of(out).map_err(|e| PyErr::from_type(e.get_type(py), format!("out: {}", e.value(py))))
 }
 
-/// Whether a forced algorithm can carry an array of `len` bytes.
-pub fn fits(algorithm: Algorithm, len: usize) -> PyResult<()> {
-    if algorithm == Algorithm::Lines && len > LINES {
-        return Err(PyValueError::new_err(format!("algo 'lines' carries {LINES} bytes at most, not {len}")));
-    }
-    Ok(())
-}
-
-/// The dtype, if `op` works on it.
-pub fn reducible(array: &Array<'_>, op: ReduceOp) -> PyResult<DType> {
+/// Whether `op` works on the elements of `array`.
+pub fn reducible(array: &Array<'_>, op: ReduceOp) -> PyResult<()> {
     match &array.kind {
-        Kind::Number(dtype) => op.check(*dtype).map(|()| *dtype).map_err(PyTypeError::new_err),
+        Kind::Number(dtype) => op.check(*dtype).map_err(PyTypeError::new_err),
         Kind::Opaque(text) => Err(PyTypeError::new_err(format!("cannot reduce elements of dtype '{text}'"))),
     }
 }

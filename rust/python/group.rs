@@ -1,9 +1,10 @@
 //! `Group`: checks a call, runs it, returns.
 
+use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyMemoryView, PyTuple};
 
@@ -12,10 +13,9 @@ use super::arrays::{Array, Packed};
 use super::host::{Attached, Detached, detach};
 use super::memory::Block;
 use super::world;
-use crate::communicator::{Algorithm, Call, Collective, Communicator};
-use crate::dtype::{DType, ReduceOp};
+use crate::communicator::{Algorithm, Call, Collective, Communicator, Hosts};
+use crate::dtype::ReduceOp;
 use crate::error::Error;
-use crate::kernels::Reducer;
 use crate::wait::Host;
 
 /// Above this many bytes the GIL is released for the whole call; below, only while waiting (a release costs 0.1 us).
@@ -29,8 +29,9 @@ pub struct Group {
     size: u32,
     /// `world::forks` when it was made.
     forks: u32,
-    /// Number of rank 0's socket; -1 on other ranks.
-    socket: i32,
+    hosts: Hosts,
+    /// To be closed in a forked child.
+    descriptors: Vec<RawFd>,
     /// Of calls that name none.
     algorithm: Algorithm,
 }
@@ -38,12 +39,20 @@ pub struct Group {
 impl Group {
     pub fn new(communicator: Communicator, algorithm: Algorithm) -> Group {
         let (rank, size) = (communicator.rank(), communicator.world());
-        let socket = communicator.socket().unwrap_or(-1);
-        Group { communicator: Mutex::new(communicator), rank, size, forks: world::forks(), socket, algorithm }
+        let (hosts, descriptors) = (communicator.hosts().clone(), communicator.descriptors());
+        Group {
+            communicator: Mutex::new(communicator),
+            rank,
+            size,
+            forks: world::forks(),
+            hosts,
+            descriptors,
+            algorithm,
+        }
     }
 
-    pub fn socket(&self) -> i32 {
-        self.socket
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        self.descriptors.clone()
     }
 }
 
@@ -67,7 +76,7 @@ impl Group {
     pub fn refuse(&self, py: Python<'_>, reason: PyErr) -> PyErr {
         match self.lock() {
             Ok(mut communicator) => {
-                self.checked(py, &mut communicator, || Err::<(), _>(reason)).expect_err("it refuses")
+                self.checked(py, &mut communicator, |_| Err::<(), _>(reason)).expect_err("it refuses")
             }
             Err(error) => error,
         }
@@ -100,9 +109,9 @@ impl Group {
         &self,
         py: Python<'py>,
         communicator: &mut Communicator,
-        checks: impl FnOnce() -> PyResult<T>,
+        checks: impl FnOnce(&Communicator) -> PyResult<T>,
     ) -> PyResult<T> {
-        checks().map_err(|refusal| {
+        checks(communicator).map_err(|refusal| {
             let reason = format!(
                 "{}: {}",
                 refusal.get_type(py).name().map_or_else(|_| "error".into(), |n| n.to_string()),
@@ -153,6 +162,30 @@ impl Group {
         self.size
     }
 
+    /// This process's number among the members on its host, from 0.
+    #[getter]
+    fn local_rank(&self) -> usize {
+        self.hosts.place()
+    }
+
+    /// How many members this host has.
+    #[getter]
+    fn local_size(&self) -> usize {
+        self.hosts.mine().1.len()
+    }
+
+    /// The number of this host among those of the group, which are counted by their first members.
+    #[getter]
+    fn node_rank(&self) -> usize {
+        self.hosts.mine().0
+    }
+
+    /// On how many hosts the members are.
+    #[getter]
+    fn num_nodes(&self) -> usize {
+        self.hosts.count()
+    }
+
     /// World ranks of the members, in group order.
     #[getter]
     fn ranks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
@@ -195,7 +228,7 @@ impl Group {
     #[pyo3(signature = (*, timeout = None))]
     pub fn barrier(&self, py: Python<'_>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let mut communicator = self.lock()?;
-        let timeout = self.checked(py, &mut communicator, || arguments::timeout(timeout.as_ref()))?;
+        let timeout = self.checked(py, &mut communicator, |_| arguments::timeout(timeout.as_ref()))?;
         perform(py, false, |host| communicator.barrier(&Call::barrier(timeout), host))
     }
 
@@ -241,7 +274,6 @@ pub struct Reduce<'py> {
 /// The same, checked.
 struct Reduction<'a, 'py> {
     op: ReduceOp,
-    dtype: DType,
     input: Array<'py>,
     /// None: in place.
     output: Option<Array<'py>>,
@@ -252,14 +284,14 @@ struct Reduction<'a, 'py> {
 
 impl<'py> Reduce<'py> {
     #[inline]
-    fn check(&self, default: Algorithm) -> PyResult<Reduction<'_, 'py>> {
+    fn check(&self, default: Algorithm, communicator: &Communicator) -> PyResult<Reduction<'_, 'py>> {
         let op = self.op.as_ref().map_or(Ok(ReduceOp::Sum), arguments::operation)?;
         let timeout = arguments::timeout(self.timeout.as_ref())?;
         let name = arguments::text("name", self.name.as_ref())?;
         let algorithm = arguments::algorithm(self.algo.as_ref(), default)?;
         let input = Array::of(&self.x)?;
-        let dtype = arguments::reducible(&input, op)?;
-        arguments::fits(algorithm, input.len())?;
+        arguments::reducible(&input, op)?;
+        communicator.serves(algorithm, input.len()).map_err(PyValueError::new_err)?;
         let output = match &self.out {
             None => None,
             Some(out) => {
@@ -269,7 +301,7 @@ impl<'py> Reduce<'py> {
         };
         let (written, what) = output.as_ref().map_or((&input, "the array"), |output| (output, "out"));
         arguments::writeable(written, what)?;
-        Ok(Reduction { op, dtype, input, output, algorithm, timeout, name })
+        Ok(Reduction { op, input, output, algorithm, timeout, name })
     }
 }
 
@@ -285,7 +317,7 @@ impl Group {
     pub fn reduce<'py>(&self, request: Reduce<'py>) -> PyResult<Bound<'py, PyAny>> {
         let py = request.x.py();
         let mut communicator = self.lock()?;
-        let r = self.checked(py, &mut communicator, || request.check(self.algorithm))?;
+        let r = self.checked(py, &mut communicator, |group| request.check(self.algorithm, group))?;
         let call = Call {
             collective: Collective::AllReduce(r.op),
             element: r.input.kind.element(),
@@ -294,16 +326,15 @@ impl Group {
             name: r.name,
             timeout: r.timeout,
         };
-        let reducer = Reducer::of(r.dtype, r.op).expect("`reducible` has checked that the operation exists");
         let written = r.output.as_ref().unwrap_or(&r.input);
         let long = r.input.len() > LONG;
         if r.input.contiguous && written.contiguous {
             let (dst, src) = (written.bytes(), r.input.bytes());
-            perform(py, long, |host| communicator.all_reduce(&call, reducer, dst, src, host))?;
+            perform(py, long, |host| communicator.all_reduce(&call, dst, src, host))?;
         } else {
             let packed = Packed::of(&r.input);
             let both = packed.bytes();
-            perform(py, long, |host| communicator.all_reduce(&call, reducer, both, both, host))?;
+            perform(py, long, |host| communicator.all_reduce(&call, both, both, host))?;
             packed.unpack(written);
         }
         drop(r);
@@ -313,7 +344,7 @@ impl Group {
     pub fn spread<'py>(&self, request: Spread<'py>) -> PyResult<Bound<'py, PyAny>> {
         let py = request.x.py();
         let mut communicator = self.lock()?;
-        let checks = || {
+        let checks = |_: &Communicator| {
             let timeout = arguments::timeout(request.timeout.as_ref())?;
             let name = arguments::text("name", request.name.as_ref())?;
             let root = request.root.as_ref().map_or(Ok(0), |root| arguments::root(root, self.size))?;

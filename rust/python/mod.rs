@@ -10,6 +10,7 @@ mod exporters;
 mod group;
 mod host;
 mod interface;
+mod listening;
 mod memory;
 mod strided;
 mod world;
@@ -41,6 +42,8 @@ fn _arx(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(collectives::all_reduce, m)?)?;
     m.add_function(wrap_pyfunction!(collectives::broadcast, m)?)?;
     m.add_function(wrap_pyfunction!(collectives::barrier, m)?)?;
+    m.add_function(wrap_pyfunction!(listening::listen, m)?)?;
     m.add_class::<group::Group>()?;
+    m.add_class::<listening::Listening>()?;
     Ok(())
 }

@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use super::arguments;
 use super::group::Group;
 use super::host::Attached;
-use crate::communicator::{Algorithm, Communicator, Config};
+use super::listening::Listening;
+use crate::communicator::{Across, Algorithm, Communicator, Config, Master};
 use crate::error::Error;
 use crate::kernels::chosen;
 
@@ -53,6 +54,28 @@ pub struct Settings {
     spin_us: f64,
     tune: Option<String>,
     algo: String,
+    /// None: all ranks are on this host.
+    master: Option<String>,
+    secret: Option<String>,
+    transport: String,
+    iface: Option<String>,
+    port_range: Option<String>,
+    /// On rank 0, if its address was published before.
+    listening: Option<Py<Listening>>,
+}
+
+impl Settings {
+    fn across(&self) -> PyResult<Option<Across>> {
+        let Some(master) = &self.master else { return Ok(None) };
+        Ok(Some(Across {
+            master: Master::parse(master.split(',').next().expect("split gives one at least"))?,
+            secret: self.secret.clone(),
+            iface: self.iface.clone(),
+            ports: self.port_range.clone(),
+            apart: self.transport == "tcp",
+            listening: self.listening.as_ref().and_then(|listening| listening.get().take()),
+        }))
+    }
 }
 
 /// Forms the world: returns when all ranks of the job are there.
@@ -64,7 +87,9 @@ pub fn connect(py: Python<'_>, settings: Settings) -> PyResult<Bound<'_, Group>>
     let timeout = arguments::seconds(settings.timeout)?;
     let algorithm = Algorithm::parse(&settings.algo)
         .ok_or_else(|| Error::Init(format!("ARX_ALGO: '{}' is not an algorithm", settings.algo)))?;
+    let across = settings.across()?;
     let config = Config {
+        across,
         rank: settings.rank,
         world: settings.world_size,
         job_id: settings.job_id,
@@ -74,7 +99,7 @@ pub fn connect(py: Python<'_>, settings: Settings) -> PyResult<Bound<'_, Group>>
         tune: settings.tune,
     };
     let mut host = Attached { py, raised: None };
-    let communicator = match Communicator::connect(&config, &mut host) {
+    let communicator = match Communicator::connect(config, &mut host) {
         Ok(communicator) => communicator,
         Err(Error::Interrupted) => return Err(host.raised.take().unwrap_or_else(|| Error::Interrupted.into())),
         Err(error) => return Err(error.into()),
@@ -128,15 +153,15 @@ pub fn leave(group: &Bound<'_, Group>, raised: bool) -> PyResult<()> {
 
 /// Registered by `arx.init` with `os.register_at_fork`.
 ///
-/// Returns a descriptor that the child must close, or -1: rank 0's socket, which would keep the job's name taken as long as
-/// the child lives.
+/// Returns descriptors that the child must close: as long as it lives they would keep the job's name taken, or hide the
+/// parent's death from other hosts.
 #[pyfunction]
 #[pyo3(name = "_after_fork_in_child")]
-pub fn after_fork_in_child() -> i32 {
+pub fn after_fork_in_child() -> Vec<i32> {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    let Some(group) = current().take() else { return -1 };
-    let socket = group.get().socket();
+    let Some(group) = current().take() else { return Vec::new() };
+    let descriptors = group.get().descriptors();
     // Its watcher thread lives in the parent only: joining it here would wait for ever, so it is never dropped.
     std::mem::forget(group);
-    socket
+    descriptors
 }

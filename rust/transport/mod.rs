@@ -1,6 +1,10 @@
 //! Media between two ranks: ordered, reliable, bounded pipes of bytes. Nothing here blocks, reduces, or knows of more than the
 //! one peer; all media pass the same tests (`tests/transport.rs`).
 
+pub mod mem;
+pub mod shm;
+pub mod tcp;
+
 use std::os::fd::BorrowedFd;
 
 use crate::error::Rank;
@@ -16,8 +20,9 @@ pub struct Broken {
 
 /// The writing half of a link.
 pub trait Tx: Send {
-    /// Takes as much of `head` followed by `body` as fits now, and says how many bytes that was; 0 means full.
-    fn write(&mut self, head: &[u8], body: Bytes<'_>) -> Result<usize, Broken>;
+    /// Takes as much of `head`, `body` and `tail`, one after the other, as fits now, and says how many bytes that was; 0 means
+    /// full. Header, array and padding come in one call, since a medium may pay for each.
+    fn write(&mut self, head: &[u8], body: Bytes<'_>, tail: &[u8]) -> Result<usize, Broken>;
 
     /// What becomes writable when there is room again; None if the other end rings the bell.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
@@ -28,14 +33,19 @@ pub trait Rx: Send {
     /// Bytes that have arrived and are not consumed, where they lie; looks for more if there are fewer than `enough`. They may
     /// be fewer still (the medium is empty, or wraps), but never for ever fewer than 64, once these have been sent.
     /// Their address is the position in the stream, modulo 16: what was written at a multiple of 16 bytes is aligned.
+    /// Broken if the peer is gone and `enough` will never be there, so nobody asks for more than is yet to come.
     fn peek(&mut self, enough: usize) -> Result<Bytes<'_>, Broken>;
 
     /// Gives back the first `n` bytes of those.
     fn consume(&mut self, n: usize);
 
-    /// Moves up to `dst.len()` bytes into `dst`; 0 means that nothing has arrived. Media that can skip a copy do.
+    /// Moves up to `dst.len()` bytes into `dst`; 0 means that nothing has arrived. Broken only when nothing is left. Media that
+    /// can skip a copy do.
     fn read(&mut self, dst: Bytes<'_>) -> Result<usize, Broken> {
-        let arrived = self.peek(dst.len())?;
+        if dst.is_empty() {
+            return Ok(0);
+        }
+        let arrived = self.peek(1)?;
         let n = arrived.len().min(dst.len());
         crate::kernels::copy(&dst[..n], &arrived[..n]);
         self.consume(n);

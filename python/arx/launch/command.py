@@ -10,6 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+SSH = "ssh -T -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+"""Nobody is asked for a password, since there is no terminal for it; a host that vanishes is missed after 15 s."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -24,6 +27,11 @@ class Job:
     prefix: str = "auto"
     bind: str = "none"
     timeout: float | None = None
+    nodes: int = 1  # launchers like this one, each started on its host by somebody else
+    node_rank: int = 0
+    master: str | None = None
+    hosts: Sequence[tuple[str, int]] = ()  # or else hosts and their ranks, which this launcher starts
+    rsh: str = SSH
 
 
 class UsageError(Exception):

@@ -19,7 +19,6 @@ from typing import IO
 LINE_LIMIT = 1 << 20
 _HIGH_WATER = 1 << 20  # bytes waiting for the console before the ranks have to
 _PIECE = 4096  # PIPE_BUF: when poll says writable, this much goes into a pipe without blocking
-_READ = 1 << 16  # bytes, the size of a pipe
 _TAIL = 1 << 12  # bytes of each stream kept for the report on the rank that failed
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)  # ANSI; red is left to errors
 
@@ -137,36 +136,23 @@ class Console:
 
 
 class Stream:
-    """One pipe of one rank, on its way to the console and to the rank's log file."""
+    """What one rank writes to one of its fds, on its way to the console and to the rank's log file."""
 
-    def __init__(self, pipe: IO[bytes], fd: int, rank: int, mark: bytes, log: IO[bytes] | None) -> None:
-        self.rank = rank
+    def __init__(self, fd: int, mark: bytes, log: IO[bytes] | None = None) -> None:
         self.fd = fd
         self.tail = b""
-        self._pipe = pipe
         self._lines = Lines(mark)
         self._log = log
-        os.set_blocking(pipe.fileno(), False)
 
-    def fileno(self) -> int:
-        """The end of the pipe to poll."""
-        return self._pipe.fileno()
-
-    def read(self, console: Console) -> bool:
-        """Passes on what has arrived; False at the end of the stream."""
-        try:
-            data = os.read(self._pipe.fileno(), _READ)
-        except BlockingIOError:
-            return True
+    def feed(self, data: bytes, console: Console) -> None:
+        """Passes on what has arrived; nothing is the end of the stream."""
         if not data:
             console.write(self.fd, self._lines.close())
-            self._pipe.close()
-            return False
+            return
         self.tail = (self.tail + data)[-_TAIL:]
         console.write(self.fd, self._lines.feed(data))
         if self._log is not None:
             self._log.write(data)
-        return True
 
     @property
     def unfinished(self) -> bool:

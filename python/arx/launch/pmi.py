@@ -1,6 +1,6 @@
 """A client of PMI-1, the text protocol that MPICH and Intel MPI speak with their ranks over the socket `PMI_FD`.
 
-One job key is all that arx wants: rank 0 puts a random one, all meet in a barrier, everybody gets it.
+One word is all that arx wants to pass: rank 0 puts it, all meet in a barrier, everybody gets it.
 
     rank 0   init   get_my_kvsname   put arx-job=9f3c…   barrier_in   get arx-job
     rank r   init   get_my_kvsname                       barrier_in   get arx-job
@@ -20,39 +20,41 @@ import select
 import stat
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from arx.errors import InitError
 
 KEY = "arx-job"
 _LINE_LIMIT = 1 << 16  # bytes; replies are a few hundred
+_LETTER = 512  # bytes of the broadcast; a word has 100 and the length of a host's name, which is 253 at most
 _agreed: dict[int, str] = {}  # by process id: a forked child is no rank
 
 
-def agree(rank: int, fd: int, timeout: float) -> str:
-    """A random key, the same on every rank of this MPI job and different in every other. Collective."""
+def agree(rank: int, fd: int, timeout: float, decide: Callable[[], str]) -> str:
+    """What `decide` returned on rank 0, where alone it is called: a word without spaces. Collective."""
     client = Client(fd, timeout)
     try:
         client.ask("init", pmi_version="1", pmi_subversion="1")
         space = client.ask("get_my_kvsname")["kvsname"]
         if rank == 0:
-            client.ask("put", kvsname=space, key=KEY, value=os.urandom(16).hex())
+            client.ask("put", kvsname=space, key=KEY, value=decide())
         client.ask("barrier_in")
-        key = client.ask("get", kvsname=space, key=KEY)["value"]
+        word = client.ask("get", kvsname=space, key=KEY)["value"]
     except BaseException:
         client.close()
         raise
     atexit.register(_finalize, client, os.getpid())
-    return _remember(key)
+    return _remember(word)
 
 
 def agreed() -> str | None:
-    """The key agreed on before: `init` after `shutdown` is the same job, and a key can be put only once."""
+    """The word agreed on before: `init` after `shutdown` is the same job, and a word can be put only once."""
     return _agreed.get(os.getpid())
 
 
-def _remember(key: str) -> str:
-    return _agreed.setdefault(os.getpid(), key)
+def _remember(word: str) -> str:
+    return _agreed.setdefault(os.getpid(), word)
 
 
 def _finalize(client: Client, pid: int) -> None:
@@ -68,28 +70,31 @@ def mpi_module() -> Any:
     return sys.modules.get("mpi4py.MPI")
 
 
-def agree_by_mpi(rank: int, size: int, timeout: float) -> str:
+def agree_by_mpi(rank: int, size: int, timeout: float, decide: Callable[[], str]) -> str:
     """As `agree`, by a broadcast of the MPI that this process already uses. Collective."""
     mpi = mpi_module()
     if not mpi.Is_initialized() or mpi.Is_finalized():
         state = "finalized" if mpi.Is_finalized() else "imported but not initialised"
         raise InitError(
-            f"mpi4py.MPI is {state}, so PMI_FD cannot be shared with it: call arx.init() while MPI is initialised or "
-            "before mpi4py.MPI is imported, or give the same job_id= on every rank"
+            f"mpi4py.MPI is {state}, so it cannot carry what the ranks agree on: call arx.init() while MPI is "
+            "initialised or before mpi4py.MPI is imported, or give the same job_id= on every rank"
         )
     world = mpi.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (rank, size):
         raise InitError(
-            f"the launcher says rank {rank} of {size} (PMI_RANK, PMI_SIZE), mpi4py says rank {world.Get_rank()} of "
+            f"the launcher says rank {rank} of {size}, mpi4py says rank {world.Get_rank()} of "
             f"{world.Get_size()}: mpi4py was built for another MPI than the mpiexec that started this process"
         )
-    key = bytearray(os.urandom(16))
-    request, deadline = world.Ibcast(key, root=0), time.monotonic() + timeout
+    letter = bytearray(_LETTER)
+    if rank == 0:
+        word = decide().encode()
+        letter[: len(word)] = word
+    request, deadline = world.Ibcast(letter, root=0), time.monotonic() + timeout
     while not request.Test():
         if time.monotonic() > deadline:
-            raise InitError(f"no job key from rank 0 by an MPI broadcast in {timeout:g} s: did it call arx.init()?")
+            raise InitError(f"nothing from rank 0 by an MPI broadcast in {timeout:g} s: did it call arx.init()?")
         time.sleep(0.001)
-    return _remember(key.hex())
+    return _remember(letter.rstrip(b"\0").decode())
 
 
 class Client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,23 +14,28 @@ _LAST_LINES = 20
 
 @dataclass
 class Outcome:
-    """One rank: its process, then how it ended."""
+    """One rank: its process, and how that ended."""
 
     rank: int
-    process: subprocess.Popen[bytes]
+    pid: int
     started: float
+    host: str = ""  # if there are several
+    running: bool = True
     code: int = 0  # as subprocess has it: negative for a signal
     lasted: float = 0.0
+    lost: str = ""  # why nobody knows how it ended
     asked: bool = False  # the launcher sent it SIGTERM
     forced: bool = False  # the launcher sent it SIGKILL
 
     def end(self, code: int) -> None:
         """The process was reaped."""
+        self.running = False
         self.code = code
         self.lasted = time.monotonic() - self.started
-        self.process.returncode = code  # else Popen, which did not see it, would look for it
 
     def __str__(self) -> str:
+        if self.lost:
+            return self.lost
         if self.forced and self.code == -signal.SIGKILL:
             return "killed by the launcher, since SIGTERM did not end it"
         if self.asked and self.code == -signal.SIGTERM:
@@ -39,11 +43,14 @@ class Outcome:
         return f"exit code {self.code}" if self.code >= 0 else f"killed by {_signal_name(-self.code)}"
 
 
-def failure_report(first: Outcome, all_ranks: Sequence[Outcome], stderr: bytes, log_dir: str | None) -> str:
-    """Which rank failed first, how, its last lines again (they may have scrolled away), and what the others did."""
-    rank, size = first.rank, len(all_ranks)
+def failure_report(first: Outcome, all_ranks: Sequence[Outcome], size: int, stderr: bytes, log_dir: str | None) -> str:
+    """Which rank failed first, how, its last lines again (they may have scrolled away), and what the others did.
+
+    `size` is that of the world, of which this launcher may have started only some ranks.
+    """
+    rank, on = first.rank, f" on {first.host}" if first.host else ""
     lines = [_RULE, f"arx run: rank {rank} of {size} failed{' first' if size > 1 else ''}: {first}"]
-    lines[-1] += f" (pid {first.process.pid}, after {first.lasted:.1f} s)"
+    lines[-1] += f" (pid {first.pid}{on}, after {first.lasted:.1f} s)"
     if first.code == -signal.SIGKILL:
         lines.append("  if nobody sent that signal, the kernel did because memory ran out: see `dmesg | grep -i oom`")
     if size > 1:

@@ -1,87 +1,65 @@
-"""`arx run`: starts a job's ranks on this host and lives as long as they do.
-
-The launcher is two processes, because each can clean up after the other:
-
-    run      what the user started: has the terminal, hears its signals, passes them on; does nothing else, so it can
-     │       only die by SIGKILL, which the keeper sees (the lifeline pipe closes) and answers by killing the job
-     └─ keeper   does the work; should it die, its ranks get SIGKILL from the kernel (parent-death signal), and their
-          │      own children, which become `run`'s because it adopts orphans, get it from `run`
-          ├─ rank 0
-          └─ rank 1 …
-"""
+"""`arx run`: starts a job's ranks and lives as long as they do (see `guard` for the two processes that it is)."""
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from arx.launch import keeper, spawn, tree
+from arx.errors import InitError
+from arx.launch import detect, guard, keeper, master, near, output, share, spawn
 from arx.launch.command import Job, UsageError, command
+from arx.launch.hosts import Hosts
+from arx.launch.ranks import Crew, Ranks
 
 
 def run(job: Job) -> int:
     """Runs a job to its end; returns the exit code. Raises `UsageError` if the job cannot be started at all."""
-    env = spawn.job_environment(os.environ, job.env, job.n, job.timeout)
-    argv = command(job, env)
+    env = spawn.job_environment(os.environ, job.env, job.timeout)
+    console = output.Console()
+    try:
+        crew, mine = _on_hosts(job, env, console) if job.hosts else _here(job, env)
+    except InitError as error:
+        raise UsageError(str(error)) from None
     if job.log_dir is not None:
         try:
             os.makedirs(job.log_dir, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--log-dir {job.log_dir}: {error.strerror}") from None
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as some parents leave it, it would hide how children end
-    tree.adopt_orphans()
-    strangers = set(tree.descendants(os.getpid()))  # of a shell that became this process by `exec`
-    lifeline, held = os.pipe()
-    heard = {signal.SIGCHLD, *keeper.handled()}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # none is lost between fork and the loop below
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        stream.flush()  # else the child would write it a second time
-    child = os.fork()
-    if child == 0:
-        os.close(held)
-        _keep(job, argv, env, lifeline, before)
-    os.close(lifeline)
-    code = _relay(child, heard)
-    tree.kill_all(without=strangers)
-    if code < 0:
-        print(f"arx run: its keeper (pid {child}) died of signal {-code}, so all ranks were killed", file=sys.stderr)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    os.close(held)
-    return code if code >= 0 else 128 - code
+
+    def work(lifeline: int) -> Callable[[], int]:
+        return keeper.Keeper(job, crew, mine, console, lifeline).run
+
+    return guard.guarded(work, "arx run")
 
 
-def _keep(
-    job: Job, argv: Sequence[str], env: Mapping[str, str], lifeline: int, mask: set[int | signal.Signals]
-) -> None:
-    """The keeper's whole life; never returns."""
-    code = 1
-    try:
-        os.setsid()  # so that the terminal's signals come once, by way of `run`
-        tree.adopt_orphans()
-        warden = keeper.Keeper(job, argv, env, lifeline)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        code = warden.run()
-    except UsageError as error:
-        os.write(2, f"arx run: error: {error}\n".encode())
-        code = 2
-    except BaseException:
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(code)
+def _here(job: Job, env: Mapping[str, str]) -> tuple[Crew, share.Share]:
+    """The ranks of this host, which are all or, with launchers on other hosts, some of them."""
+    mine = share.one_of(job.nodes, job.node_rank, job.n)
+    if job.nodes == 1:
+        identity = share.fresh()
+    else:
+        assert job.master is not None  # the command line says so
+        identity = share.in_common(master.checked(job.master, "--master"), _secret(job.master))
+    env = {**env, **mine.environment(), **identity.environment()}
+    streams = (job.prefix == "auto" and mine.world > 1) or job.log_dir is not None
+    ranks = Ranks(command(job, env), env, mine, streams=streams, bind=job.bind, stdin=True)
+    return ranks, mine
 
 
-def _relay(child: int, heard: set[signal.Signals]) -> int:
-    """Passes every signal on to the keeper until it ends; returns its exit code, negative for a signal."""
-    while True:
-        number = signal.sigwait(heard)
-        if number == signal.SIGCHLD:
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid == child:
-                return os.waitstatus_to_exitcode(status)
-        else:
-            os.kill(child, number)
-        if number == signal.SIGTSTP:
-            os.kill(os.getpid(), signal.SIGSTOP)
+def _secret(address: str) -> str | None:
+    secret = os.environ.get("ARX_SECRET")
+    if not secret and not master.is_loopback(address):
+        raise UsageError(
+            "--nnodes: the launchers must have a secret in common, the same on every host, by which their ranks know "
+            f"each other: {detect.MAKE_A_SECRET} on one, and the same value on the others"
+        )
+    return secret or None
+
+
+def _on_hosts(job: Job, env: Mapping[str, str], console: output.Console) -> tuple[Crew, share.Share]:
+    """The ranks of all hosts, by way of an agent on each."""
+    identity = share.fresh()
+    hosts = [host for host, _ in job.hosts]
+    address = job.master or near.master_for(hosts, identity.job_id, master.allowed(env))
+    identity = share.Identity(identity.job_id, identity.secret, address and master.checked(address, "--master"))
+    return Hosts(job, env, identity, console), share.alone(sum(n for _, n in job.hosts))

@@ -10,33 +10,39 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from arx.launch import detect, tree
+from arx.launch import detect, families, tree
 from arx.launch.command import UsageError
 
 _HIDDEN_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "TORCHELASTIC_", "HYDI_", "HYDRA_BSTRAP_")
 _HIDDEN = frozenset(
     {
         detect.TAKEN,
-        *("ARX_MASTER", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        *(
+            "ARX_JOB_ID",
+            "ARX_SECRET",
+            "ARX_MASTER",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "NODE_RANK",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+        ),
         *("GROUP_RANK", "GROUP_WORLD_SIZE"),
         *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PRTE_LAUNCHED"),
         *("OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_ess_base_vpid"),
         *("SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEPID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE"),
-        *(name for family in detect.FAMILIES for name in family.marks),
-        *(size for _, size in detect.OTHERS),
+        *(name for family in families.FAMILIES for name in family.marks),
+        *(size for _, size in families.OTHERS),
     }
 )
 
 
-def job_environment(env: Mapping[str, str], given: Mapping[str, str], n: int, timeout: float | None) -> dict[str, str]:
+def job_environment(env: Mapping[str, str], given: Mapping[str, str], timeout: float | None) -> dict[str, str]:
     """What all ranks of a new job share: `env` without the place that this process itself may have in another job.
 
     `given` comes from the user and wins over `env`.
     """
-    shared = {name: value for name, value in env.items() if not _says_a_place(name)}
-    shared |= given
-    shared |= {"ARX_WORLD_SIZE": str(n), "ARX_LOCAL_SIZE": str(n), "ARX_NODE_RANK": "0", "ARX_NNODES": "1"}
-    shared |= {"ARX_JOB_ID": f"run {os.urandom(16).hex()}", "ARX_SECRET": os.urandom(32).hex()}
+    shared = {name: value for name, value in env.items() if not _says_a_place(name)} | dict(given)
     if timeout is not None:
         shared["ARX_TIMEOUT"] = f"{timeout:g}"
     return shared
@@ -67,7 +73,7 @@ def _cgroup_quota() -> float | None:
 
 
 def spawn(
-    command: Sequence[str], env: Mapping[str, str], rank: int, *, streams: bool, core: int | None
+    command: Sequence[str], env: Mapping[str, str], *, streams: bool, core: int | None, stdin: bool
 ) -> subprocess.Popen[bytes]:
     """Starts one rank; with `streams` its output comes through pipes, else it writes where the launcher would."""
     bond = tree.die_with(os.getpid())
@@ -75,8 +81,8 @@ def spawn(
     try:
         return subprocess.Popen(
             command,
-            env={**env, "ARX_RANK": str(rank), "ARX_LOCAL_RANK": str(rank)},
-            stdin=None if rank == 0 else subprocess.DEVNULL,
+            env=env,
+            stdin=None if stdin else subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             bufsize=0,

@@ -1,0 +1,85 @@
+//! What `algo=` and `ARX_ALGO` name: a way to do a collective, instead of the one that arx would choose.
+
+use std::fmt;
+
+use crate::direct;
+use crate::schedule;
+
+/// How a call is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// As is best for the size, the memory and the network.
+    #[default]
+    Auto,
+    /// One of the ways by shared memory; all ranks must be on one host.
+    Direct(direct::Algorithm),
+    /// By shared memory within hosts, by messages between them, with the algorithm that is best or with this one.
+    Hierarchical(Option<schedule::Algorithm>),
+    /// By messages among all ranks, wherever they are.
+    Flat(schedule::Algorithm),
+}
+
+const HIERARCHICAL: &str = "hierarchical";
+
+impl Algorithm {
+    pub fn parse(name: &str) -> Option<Algorithm> {
+        let by_messages = |name: &str| name.parse::<schedule::Algorithm>().ok();
+        match direct::Algorithm::parse(name) {
+            Some(direct::Algorithm::Auto) => return Some(Algorithm::Auto),
+            Some(way) => return Some(Algorithm::Direct(way)),
+            None => {}
+        }
+        match name.strip_prefix(HIERARCHICAL) {
+            Some("") => Some(Algorithm::Hierarchical(None)),
+            Some(rest) => by_messages(rest.strip_prefix('+')?).map(|a| Algorithm::Hierarchical(Some(a))),
+            None => by_messages(name).map(Algorithm::Flat),
+        }
+    }
+
+    /// What `parse` understands.
+    pub fn names() -> String {
+        let direct = direct::Algorithm::ALL.iter().map(|a| a.name());
+        let flat = schedule::Algorithm::NAMES;
+        let between = ["hierarchical", "hierarchical+NAME (NAME: one of the following)"];
+        direct.chain(between).chain(flat).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The way by shared memory that it asks for.
+    #[inline]
+    pub fn direct(self) -> direct::Algorithm {
+        match self {
+            Algorithm::Direct(way) => way,
+            _ => direct::Algorithm::Auto,
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Algorithm::Auto => f.write_str("auto"),
+            Algorithm::Direct(way) => f.write_str(way.name()),
+            Algorithm::Hierarchical(None) => f.write_str(HIERARCHICAL),
+            Algorithm::Hierarchical(Some(algorithm)) => write!(f, "{HIERARCHICAL}+{algorithm}"),
+            Algorithm::Flat(algorithm) => algorithm.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        let names =
+            ["auto", "lines", "staged", "symmetric", "hierarchical", "hierarchical+ring", "ring", "double_tree:8"];
+        for name in names {
+            let algorithm = Algorithm::parse(name).unwrap_or_else(|| panic!("{name}"));
+            assert_eq!(algorithm.to_string(), name);
+        }
+        for name in ["", "Ring", "hierarchical+", "hierarchical+staged", "hierarchicalring", "ring:2", "+ring"] {
+            assert_eq!(Algorithm::parse(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Links to ranks of other hosts, and of this one where ranks share no memory: connections that the control plane has made
+//! or taken in.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::engine::Halt;
+use crate::error::{Error, Rank};
+use crate::health::Control;
+use crate::messages::Opener;
+use crate::transport::{Broken, Link, tcp};
+use crate::wait::{Bell, SLICE, Stop, Task, Wait};
+
+/// As good as never.
+const LONGEST: Duration = Duration::from_secs(1 << 30);
+
+/// Opens links by way of the control plane: the higher rank dials, the lower one waits until it has.
+pub(super) struct Doors {
+    me: Rank,
+    control: Arc<Control>,
+    /// Connections that a link is made of.
+    streams: u16,
+    silence: Duration,
+}
+
+impl Doors {
+    pub fn new(me: Rank, control: Arc<Control>, streams: u16, silence: Duration) -> Doors {
+        Doors { me, control, streams, silence }
+    }
+
+    fn dial(&self, peer: Rank, wait: &mut Wait<'_>) -> Result<Vec<OwnedFd>, Halt> {
+        let until = Instant::now() + wait.patience.limit.min(LONGEST);
+        let dial = |stream| self.control.dial(peer, stream, until, wait.host);
+        (0..self.streams).map(dial).collect::<Result<_, Error>>().map_err(|error| match error {
+            Error::Interrupted => Halt::Stop(Stop::Interrupted),
+            _ if self.control.verdict().is_some() => Halt::Stop(Stop::Gone),
+            _ if Instant::now() >= until => Halt::Stop(Stop::Timeout),
+            other => Halt::Broken(Broken { rank: peer, why: other.to_string() }),
+        })
+    }
+}
+
+impl Opener for Doors {
+    fn open(&mut self, peer: Rank, wait: &mut Wait<'_>) -> Result<Link, Halt> {
+        let sockets = if self.me > peer {
+            self.dial(peer, wait)?
+        } else {
+            let mut knock = Knock { doors: self, peer, come: None };
+            wait.on(&mut knock).map_err(Halt::Stop)?;
+            knock.come.expect("`on` returns when it is there")
+        };
+        for socket in &sockets {
+            let broken = |error: Error| Halt::Broken(Broken { rank: peer, why: error.to_string() });
+            tcp::prepare(socket, self.silence).map_err(broken)?;
+        }
+        Ok(tcp::link(peer, sockets))
+    }
+
+    fn alert(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.control.alert_fd())
+    }
+}
+
+/// Waiting for a higher rank.
+struct Knock<'a> {
+    doors: &'a Doors,
+    peer: Rank,
+    come: Option<Vec<OwnedFd>>,
+}
+
+impl Task for Knock<'_> {
+    fn attempt(&mut self) -> bool {
+        if self.come.is_none() {
+            self.come = self.doors.control.take(self.peer, self.doors.streams);
+        }
+        self.come.is_some()
+    }
+
+    fn rest(&mut self, _bell: &Bell, stop: &dyn Fn() -> bool) -> bool {
+        // First calm, then look, then sleep: what changes after the look makes the descriptor readable again.
+        self.doors.control.calm();
+        if self.attempt() || stop() {
+            return false;
+        }
+        let alert = PollFd::from_borrowed_fd(self.doors.control.alert_fd(), PollFlags::IN);
+        let slice = Timespec { tv_sec: 0, tv_nsec: SLICE.as_nanos() as _ };
+        poll(&mut [alert], Some(&slice)) == Err(Errno::INTR)
+    }
+}

@@ -1,0 +1,266 @@
+//! A group whose ranks are all on this host: the direct path, and what its failures mean.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::arena::heap::Heap;
+use crate::arena::{Layout, Segment};
+use crate::direct::words::AHEAD;
+use crate::direct::{Algorithm, Board, Boards, Control, Direct, Turn, Verdict};
+use crate::error::{Error, Rank, Result};
+use crate::health::{Alarm, Door, Roster, State, Watcher};
+use crate::kernels::{Bytes, Reducer};
+use crate::machine;
+use crate::rendezvous::{Job, Joined, LateDoor, Terms, join};
+use crate::wait::{Host, Patience, Stop, Wait, raise};
+
+use super::blame;
+use super::call::Call;
+use super::config::{self, Config};
+
+const CONTROL: usize = size_of::<Control>();
+
+/// What connects a rank with the others of its host.
+#[derive(Debug)]
+pub(super) struct Local {
+    rank: Rank,
+    direct: Direct,
+    roster: Roster,
+    spin: Duration,
+    /// Of a call that names none.
+    timeout: Duration,
+    /// Refused calls in a row that nobody has been waited for.
+    refusals: u64,
+    /// Dropped, and so joined, when the group is left.
+    watcher: Option<Watcher>,
+    /// Number of rank 0's socket, which the watcher holds.
+    socket: Option<RawFd>,
+}
+
+/// The memory that the ranks of a host share, as one of them sees it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub segment: Arc<Segment>,
+    pub roster: Roster,
+    pub direct: Direct,
+    pub heap: Heap,
+    joined: Joined,
+}
+
+impl Shared {
+    /// Meets the other ranks of `job`, which are all on this host.
+    pub fn join(job: &Job, config: &Config, host: &mut dyn Host) -> Result<Shared> {
+        let world = job.world as usize;
+        let board = size_of::<Board>();
+        let layout = Layout::new(world, CONTROL + Roster::bytes(world), board, config.ring(), machine::memory());
+        let enter = |segment: &Arc<Segment>, layout: &Layout| {
+            let roster = Roster::new(Arc::clone(segment), CONTROL, layout.world);
+            roster.enter(job.rank, &machine::cpus(), machine::quota());
+        };
+        let joined = join(job, Terms { layout, settings: config.settings() }, &enter, host)?;
+        let (layout, segment) = (joined.terms.layout, Arc::clone(&joined.segment));
+        let roster = Roster::new(Arc::clone(&segment), CONTROL, world);
+        let (tuning, cores) = config::told(joined.terms.settings);
+        let crowd = world > cores.unwrap_or_else(|| roster.cores());
+        let rank = job.rank as usize;
+        let heap = Heap::new(Arc::clone(&segment), layout.heap_of(rank), layout.heap, rank);
+        for (start, len) in (0..world).map(|rank| layout.ring_block(rank)) {
+            segment.prefer_huge(start, len);
+        }
+        let direct = Direct::new(Boards::new(Arc::clone(&segment), layout), rank, crowd, tuning);
+        Ok(Shared { segment, roster, direct, heap, joined })
+    }
+}
+
+impl Local {
+    /// Meets the other ranks; returns when all of them are there.
+    pub fn connect(config: &Config, host: &mut dyn Host) -> Result<(Local, Heap)> {
+        let job = Job {
+            id: config.job_id.clone(),
+            generation: config.generation,
+            rank: config.rank,
+            world: config.world,
+            timeout: config.timeout,
+        };
+        let Shared { segment, roster, direct, heap, joined, .. } = Shared::join(&job, config, host)?;
+        let socket = joined.listener.as_ref().map(AsRawFd::as_raw_fd);
+        let door = joined
+            .listener
+            .map(|listener| Box::new(LateDoor::new(listener, roster.clone(), config.job_id.clone())) as Box<dyn Door>);
+        let alarm = Alarm { segment: Arc::clone(&segment), raise: raise_in };
+        let watcher = Watcher::start(roster.clone(), config.rank, alarm, door).inspect_err(|_| {
+            // The others already count on this rank.
+            roster.leave(config.rank, State::Failed, &[]);
+            raise_in(&segment);
+        })?;
+        let local = Local {
+            rank: config.rank,
+            spin: config.spin(direct.is_crowd()),
+            direct,
+            roster,
+            timeout: config.timeout,
+            refusals: 0,
+            watcher: Some(watcher),
+            socket,
+        };
+        Ok((local, heap))
+    }
+
+    pub fn socket(&self) -> Option<RawFd> {
+        self.socket
+    }
+
+    pub fn is_crowd(&self) -> bool {
+        self.direct.is_crowd()
+    }
+
+    #[inline]
+    pub fn all_reduce(
+        &mut self,
+        sequence: u64,
+        call: &Call<'_>,
+        (dst, src): (Bytes<'_>, Bytes<'_>),
+        host: &mut dyn Host,
+    ) -> Outcome {
+        let (dtype, op) = call.reduction();
+        let reducer = Reducer::of(dtype, op).expect("checked where the call came in");
+        let empty = src.is_empty();
+        self.run(sequence, call, host, |direct, turn, wait| match empty {
+            true => direct.barrier(turn, wait),
+            false => direct.all_reduce(turn, wait, reducer, dst, src),
+        })
+    }
+
+    pub fn broadcast(
+        &mut self,
+        sequence: u64,
+        call: &Call<'_>,
+        root: Rank,
+        array: Bytes<'_>,
+        host: &mut dyn Host,
+    ) -> Outcome {
+        self.run(sequence, call, host, |direct, turn, wait| match array.is_empty() {
+            true => direct.barrier(turn, wait),
+            false => direct.broadcast(turn, wait, root as usize, array),
+        })
+    }
+
+    pub fn barrier(&mut self, sequence: u64, call: &Call<'_>, host: &mut dyn Host) -> Outcome {
+        self.run(sequence, call, host, |direct, turn, wait| direct.barrier(turn, wait))
+    }
+
+    #[inline]
+    fn run(
+        &mut self,
+        sequence: u64,
+        call: &Call<'_>,
+        host: &mut dyn Host,
+        work: impl FnOnce(&mut Direct, &Turn, &mut Wait<'_>) -> std::result::Result<Verdict, Stop>,
+    ) -> Outcome {
+        self.refusals = 0;
+        let Local { direct, roster, spin, rank, .. } = self;
+        let turn = Turn { sequence, fingerprint: call.fingerprint(), algorithm: call.algorithm.direct() };
+        let boards = direct.boards().clone();
+        let mut wait = Wait {
+            bell: &boards.control().bell,
+            alarm: &boards.control().alarm,
+            gone: &|| roster.broken(turn.sequence, *rank),
+            patience: Patience { spin: *spin, limit: call.timeout.unwrap_or(self.timeout) },
+            host,
+        };
+        let outcome = match work(direct, &turn, &mut wait) {
+            Ok(Verdict::Agreed) => Ok(Ok(())),
+            Ok(Verdict::Differs) => blame::disagreement(direct, &turn, call, &mut wait).map(Err),
+            Err(stop) => Err(stop),
+        };
+        match outcome {
+            Ok(result) => {
+                roster.complete(self.rank, turn.sequence);
+                result.map_err(|text| Fault::Refused(Error::Mismatch(text)))
+            }
+            Err(stop) => Err(Fault::Closed(self.close_after(stop, &turn, call))),
+        }
+    }
+
+    /// Takes part in call `sequence` with nothing but a reason for not doing so. Before it does, `catch_up` is due from time
+    /// to time.
+    pub fn refuse(&mut self, sequence: u64, reason: &str) {
+        self.refusals += 1;
+        self.direct.refuse(sequence, reason);
+        self.roster.complete(self.rank, sequence);
+    }
+
+    /// Arrivals have a few generations only: waits, if it must be, until everybody has arrived at the first of the calls
+    /// that this rank refused. `sequence` is the last of them.
+    pub fn catch_up(&mut self, sequence: u64, host: &mut dyn Host) -> Outcome {
+        if self.refusals < AHEAD {
+            return Ok(());
+        }
+        let sequence = sequence + 1 - self.refusals;
+        let Local { direct, roster, spin, rank, .. } = self;
+        let boards = direct.boards().clone();
+        let mut wait = Wait {
+            bell: &boards.control().bell,
+            alarm: &boards.control().alarm,
+            gone: &|| roster.broken(sequence, *rank),
+            patience: Patience { spin: *spin, limit: self.timeout },
+            host,
+        };
+        let arrived = |rank: usize| boards.of(rank).arrival(sequence).head.arrived(sequence);
+        match (0..boards.world()).try_for_each(|rank| wait.until(|| arrived(rank))) {
+            Ok(()) => {
+                self.refusals -= 1;
+                Ok(())
+            }
+            Err(stop) => {
+                let turn = Turn { sequence, fingerprint: 0, algorithm: Algorithm::Auto };
+                Err(Fault::Closed(self.close_after(stop, &turn, &Call::barrier(None))))
+            }
+        }
+    }
+
+    /// Leaves the group for good, tells the others why, and says so.
+    fn close_after(&mut self, stop: Stop, turn: &Turn, call: &Call<'_>) -> Error {
+        let limit = call.timeout.unwrap_or(self.timeout);
+        let boards = self.direct.boards();
+        let scene = blame::Scene { rank: self.rank, turn, call, boards, roster: &self.roster, limit };
+        let (state, error) = scene.explain(stop);
+        let missing = match &error {
+            Error::Timeout { missing, .. } => missing.as_slice(),
+            _ => &[],
+        };
+        self.leave(state, missing);
+        error
+    }
+
+    fn leave(&mut self, state: State, missing: &[Rank]) {
+        if self.roster.leave(self.rank, state, missing) {
+            let control = self.direct.boards().control();
+            raise(&control.alarm, &control.bell);
+        }
+    }
+
+    /// Leaves the group; others who still need this rank are told at once.
+    pub fn shutdown(&mut self, raised: bool) {
+        self.leave(if raised { State::Raised } else { State::Finished }, &[]);
+        self.watcher = None;
+    }
+}
+
+/// How a call ended.
+pub(super) type Outcome = std::result::Result<(), Fault>;
+
+/// A call that failed.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The group stays open.
+    Refused(Error),
+    /// The group is closed for good.
+    Closed(Error),
+}
+
+fn raise_in(segment: &Segment) {
+    let control: &Control = segment.at(0);
+    raise(&control.alarm, &control.bell);
+}

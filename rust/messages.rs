@@ -1,0 +1,165 @@
+//! Collectives by messages, among any ranks of a group: opens the links that a schedule needs, keeps the plans that were made,
+//! and has the engine run them.
+//!
+//! ```text
+//! (collective, algorithm, team) ─► schedule ─► plan for so many bytes (kept) ─► engine, over links (opened on first use)
+//! ```
+//! Which algorithm is best is `select`'s business, how a link is opened that of whoever made this (`Opener`).
+
+use std::cell::Cell;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::engine::{self, Arithmetic, Halt, Header, Memory};
+use crate::error::Rank;
+use crate::kernels::Bytes;
+use crate::plan::{Plan, compile};
+use crate::schedule::{Algorithm, Collective};
+use crate::transport::Link;
+use crate::wait::Wait;
+
+/// Bytes of temporary memory that a tile of a call may fill: half of the usual second-level cache.
+const TILE: usize = 512 << 10;
+
+/// Bytes of a chunk of a tile, at least: below this, calls of the system are what a chunk costs.
+const CHUNK: usize = 16 << 10;
+
+/// Plans that are kept; a training loop has one per shape of its arrays.
+const KEPT: usize = 64;
+
+/// Makes links to other ranks.
+pub trait Opener: Send {
+    /// A link to `peer`, which opens one to this rank at the same time: it runs the same schedule.
+    fn open(&mut self, peer: Rank, wait: &mut Wait<'_>) -> Result<Link, Halt>;
+
+    /// What becomes readable when a wait should look around.
+    fn alert(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// Ranks that run a schedule together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Team {
+    /// Ranks of the group, in the order in which the schedule counts them.
+    ranks: Arc<[Rank]>,
+    /// This rank's place among them.
+    me: u32,
+}
+
+impl Team {
+    /// None if `rank` is not one of `ranks`.
+    pub fn new(ranks: Vec<Rank>, rank: Rank) -> Option<Team> {
+        let me = ranks.iter().position(|r| *r == rank)? as u32;
+        Some(Team { ranks: ranks.into(), me })
+    }
+
+    pub fn size(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub collective: Collective,
+    pub algorithm: Algorithm,
+    pub team: Team,
+    /// Bytes of an element.
+    pub elem: usize,
+}
+
+/// A request for so many bytes, and what follows from it.
+struct Kept {
+    request: Request,
+    bytes: usize,
+    plan: Arc<Plan>,
+    peers: Arc<[Rank]>,
+}
+
+/// This rank's links and plans.
+pub struct Messages {
+    links: Vec<Option<Link>>,
+    opener: Box<dyn Opener>,
+    /// The last one used is the last here.
+    plans: Vec<Kept>,
+    scratch: Vec<Cell<u8>>,
+}
+
+impl std::fmt::Debug for Messages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let open = self.links.iter().filter(|link| link.is_some()).count();
+        f.debug_struct("Messages").field("open", &open).field("plans", &self.plans.len()).finish()
+    }
+}
+
+impl Messages {
+    /// In a group of `world` ranks.
+    pub fn new(world: usize, opener: Box<dyn Opener>) -> Messages {
+        Messages { links: (0..world).map(|_| None).collect(), opener, plans: Vec::new(), scratch: Vec::new() }
+    }
+
+    /// Runs `request` on `data`.
+    ///
+    /// # Panics
+    /// When its algorithm does not serve its collective.
+    pub fn run(
+        &mut self,
+        request: &Request,
+        data: Bytes<'_>,
+        arithmetic: Arithmetic,
+        header: Header,
+        wait: &mut Wait<'_>,
+    ) -> Result<(), Halt> {
+        let (plan, peers) = self.plan(request, data.len());
+        for peer in peers.iter() {
+            let link = &mut self.links[*peer as usize];
+            if link.is_none() {
+                *link = Some(self.opener.open(*peer, wait)?);
+            }
+        }
+        let memory = Memory { data, scratch: aligned(&mut self.scratch, plan.scratch) };
+        let call = engine::Call { plan: &plan, memory, arithmetic, header };
+        engine::run(&call, &mut self.links, self.opener.alert(), wait)
+    }
+
+    fn plan(&mut self, request: &Request, bytes: usize) -> (Arc<Plan>, Arc<[Rank]>) {
+        match self.plans.iter().rposition(|kept| kept.bytes == bytes && kept.request == *request) {
+            Some(at) => {
+                let last = self.plans.len() - 1;
+                self.plans.swap(at, last);
+            }
+            None => {
+                if self.plans.len() == KEPT {
+                    self.plans.remove(0);
+                }
+                self.plans.push(Kept::new(request, bytes));
+            }
+        }
+        let kept = self.plans.last().expect("just put there");
+        (Arc::clone(&kept.plan), Arc::clone(&kept.peers))
+    }
+}
+
+impl Kept {
+    fn new(request: &Request, bytes: usize) -> Kept {
+        let Request { collective, algorithm, team, elem } = request;
+        let schedule = algorithm
+            .schedule(*collective, team.me, team.size())
+            .unwrap_or_else(|| panic!("{algorithm} does not serve {collective:?}"));
+        let scratch = schedule.scratch as usize;
+        let chunk = (TILE / scratch.max(1)).max(CHUNK);
+        let tile = if scratch == 0 { usize::MAX } else { chunk * schedule.chunks as usize };
+        let plan = compile(&schedule.on(&team.ranks), bytes, *elem, tile);
+        let peers = plan.peers().into_iter().collect();
+        Kept { request: request.clone(), bytes, plan: Arc::new(plan), peers }
+    }
+}
+
+/// `len` bytes of `memory`, aligned to a cache line.
+pub fn aligned(memory: &mut Vec<Cell<u8>>, len: usize) -> Bytes<'_> {
+    const LINE: usize = 64;
+    if memory.len() < len + LINE {
+        memory.resize(len + LINE, Cell::new(0));
+    }
+    let skip = memory.as_ptr().align_offset(LINE);
+    &memory[skip..skip + len]
+}

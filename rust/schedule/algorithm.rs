@@ -1,0 +1,176 @@
+//! Which algorithm serves which collective, and what it is called.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Rank, Schedule, double_tree, exchange, pairwise, recursive, ring, tree};
+
+/// What all ranks want together. Arrays that hold a share per rank are cut into `world` chunks, chunk `r` for rank `r`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Collective {
+    /// Everybody ends with everybody's arrays combined.
+    AllReduce,
+    /// The same, rank `r` with chunk `r` only.
+    ReduceScatter,
+    /// Rank `r` starts with chunk `r`, everybody ends with all chunks.
+    AllGather,
+    /// Everybody ends with the array of one.
+    Broadcast(Rank),
+    /// One ends with everybody's arrays combined.
+    Reduce(Rank),
+}
+
+impl Collective {
+    /// 0 where no rank differs from the others.
+    pub fn root(self) -> Rank {
+        match self {
+            Collective::Broadcast(root) | Collective::Reduce(root) => root,
+            _ => 0,
+        }
+    }
+}
+
+/// A way to do it. The parameters are part of the name: `double_tree:16`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    Ring,
+    /// Halving and doubling.
+    Recursive,
+    /// Recursive doubling with the whole array.
+    Doubling,
+    /// A binomial tree.
+    Tree,
+    /// A tree with `arity` children per rank, in pieces; `chain` for one child.
+    KAry {
+        arity: u32,
+        pieces: u32,
+    },
+    /// Two binary trees, each with half of the array, in so many pieces.
+    DoubleTree {
+        pieces: u32,
+    },
+    Pairwise,
+    /// One-step direct exchange.
+    Exchange,
+}
+
+/// What `Algorithm::from_str` does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of the algorithms {known}", known = Algorithm::NAMES.join(", "))]
+pub struct UnknownAlgorithm(pub String);
+
+impl Algorithm {
+    pub const CHAIN: Algorithm = Algorithm::KAry { arity: 1, pieces: 1 };
+
+    /// What `from_str` understands; numbers after the name may be left out.
+    pub const NAMES: [&'static str; 9] = [
+        "ring",
+        "recursive",
+        "doubling",
+        "tree",
+        "chain",
+        "k_ary:ARITY:PIECES",
+        "double_tree:PIECES",
+        "pairwise",
+        "exchange",
+    ];
+
+    /// What `rank` does; None if the algorithm does not serve this collective.
+    ///
+    /// # Panics
+    /// Unless `rank`, and the root if there is one, are below `world`.
+    pub fn schedule(self, collective: Collective, rank: Rank, world: u32) -> Option<Schedule> {
+        assert!(rank < world, "rank {rank} of {world}");
+        assert!(collective.root() < world, "root {} of {world}", collective.root());
+        match world {
+            1 => self.serves(collective).then(|| Schedule::new(1, [])),
+            _ => self.among_several(collective, rank, world),
+        }
+    }
+
+    pub fn serves(self, collective: Collective) -> bool {
+        let small = match collective {
+            Collective::Broadcast(_) => Collective::Broadcast(0),
+            Collective::Reduce(_) => Collective::Reduce(0),
+            others => others,
+        };
+        self.among_several(small, 0, 2).is_some()
+    }
+
+    fn among_several(self, collective: Collective, rank: Rank, world: u32) -> Option<Schedule> {
+        use Algorithm::*;
+        use Collective::*;
+        Some(match (self, collective) {
+            (Ring, AllReduce) => ring::all_reduce(rank, world),
+            (Ring, ReduceScatter) => ring::reduce_scatter(rank, world),
+            (Ring, AllGather) => ring::all_gather(rank, world),
+            (Ring, Broadcast(root)) => ring::broadcast(rank, world, root),
+            (Ring, Reduce(root)) => ring::reduce(rank, world, root),
+            (Recursive, AllReduce) => recursive::all_reduce(rank, world),
+            (Recursive, ReduceScatter) => recursive::reduce_scatter(rank, world),
+            (Recursive, AllGather) => recursive::all_gather(rank, world),
+            (Recursive, Reduce(root)) => recursive::reduce(rank, world, root),
+            (Doubling, AllReduce) => recursive::doubling(rank, world),
+            (Tree, AllReduce) => tree::all_reduce(rank, world),
+            (Tree, Broadcast(root)) => tree::broadcast(rank, world, root),
+            (Tree, Reduce(root)) => tree::reduce(rank, world, root),
+            (KAry { arity, pieces }, AllReduce) => tree::k_ary_all_reduce(rank, world, (arity, pieces)),
+            (KAry { arity, pieces }, Broadcast(root)) => tree::k_ary_broadcast(rank, world, root, (arity, pieces)),
+            (KAry { arity, pieces }, Reduce(root)) => tree::k_ary_reduce(rank, world, root, (arity, pieces)),
+            (DoubleTree { pieces }, AllReduce) => double_tree::all_reduce(rank, world, pieces),
+            (DoubleTree { pieces }, Broadcast(root)) => double_tree::broadcast(rank, world, root, pieces),
+            (DoubleTree { pieces }, Reduce(root)) => double_tree::reduce(rank, world, root, pieces),
+            (Pairwise, AllReduce) => pairwise::all_reduce(rank, world),
+            (Pairwise, ReduceScatter) => pairwise::reduce_scatter(rank, world),
+            (Pairwise, AllGather) => pairwise::all_gather(rank, world),
+            (Pairwise, Reduce(root)) => pairwise::reduce(rank, world, root),
+            (Exchange, AllReduce) => exchange::all_reduce(rank, world),
+            (Exchange, Broadcast(root)) => exchange::broadcast(rank, world, root),
+            (Exchange, Reduce(root)) => exchange::reduce(rank, world, root),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Algorithm::Ring => f.write_str("ring"),
+            Algorithm::Recursive => f.write_str("recursive"),
+            Algorithm::Doubling => f.write_str("doubling"),
+            Algorithm::Tree => f.write_str("tree"),
+            Algorithm::CHAIN => f.write_str("chain"),
+            Algorithm::KAry { arity, pieces } => write!(f, "k_ary:{arity}:{pieces}"),
+            Algorithm::DoubleTree { pieces } => write!(f, "double_tree:{pieces}"),
+            Algorithm::Pairwise => f.write_str("pairwise"),
+            Algorithm::Exchange => f.write_str("exchange"),
+        }
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(text: &str) -> Result<Algorithm, UnknownAlgorithm> {
+        let unknown = || UnknownAlgorithm(text.to_owned());
+        let mut words = text.split(':');
+        let name = words.next().unwrap_or_default();
+        let mut number = |default| match words.next() {
+            None => Ok(default),
+            Some(word) => word.parse().ok().filter(|&number| number > 0).ok_or_else(unknown),
+        };
+        let algorithm = match name {
+            "ring" => Algorithm::Ring,
+            "recursive" => Algorithm::Recursive,
+            "doubling" => Algorithm::Doubling,
+            "tree" => Algorithm::Tree,
+            "chain" => Algorithm::CHAIN,
+            "k_ary" => Algorithm::KAry { arity: number(2)?, pieces: number(16)? },
+            "double_tree" => Algorithm::DoubleTree { pieces: number(16)? },
+            "pairwise" => Algorithm::Pairwise,
+            "exchange" => Algorithm::Exchange,
+            _ => return Err(unknown()),
+        };
+        if words.next().is_some() { Err(unknown()) } else { Ok(algorithm) }
+    }
+}
