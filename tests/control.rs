@@ -391,7 +391,9 @@ fn whoever_sleeps_elsewhere_is_woken() {
             .into_iter()
             .map(|m| {
                 let raised = Arc::clone(&raised);
-                let raise = move || drop(raised.fetch_add(1, Ordering::Relaxed));
+                let raise = move || {
+                    raised.fetch_add(1, Ordering::Relaxed);
+                };
                 Control::start(m.expect("all are there").contacts, raise).expect("a thread")
             })
             .collect();

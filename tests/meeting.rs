@@ -90,9 +90,8 @@ fn a_name_may_have_several_addresses() {
                 let guest = scope.spawn(|| named(1, None));
                 let hub = named(0, Some(listening));
                 let guest = guest.join().expect("no panic");
-                let both = "127.0.0.1:1 ::1:1";
                 if ip == "[::1]" && guest.is_err() {
-                    println!("localhost has no IPv6 address on this machine (wanted {both})");
+                    eprintln!("SKIPPED half of a_name_may_have_several_addresses: localhost has no IPv6 address here");
                     return;
                 }
                 assert_eq!(guest.expect("formed").contacts.members[0].address, plan.at);
