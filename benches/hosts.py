@@ -112,7 +112,7 @@ def main(options: argparse.Namespace) -> int:
             "command": report.command(),
             "commit": machine.commit(),
             "machine": machine.describe(),
-            "measured": f"{options.hosts} hosts of {options.ranks} ranks, {options.rate} links; {options.rounds} rounds",
+            "hosts": f"{options.hosts} of {options.ranks} ranks, {options.rate} links, {options.rounds} rounds",
             "one TCP stream": f"{rate * 8e-6:.1f} Mb/s",
             "left out": outcome.failures,
         }

@@ -1,92 +1,22 @@
 //! Ranks of several hosts meet: threads as ranks, over the loopback interface.
 
+mod job;
 mod watchdog;
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use arx::admission::address::Master;
 use arx::admission::{Network, socket};
 use arx::error::{Error, Rank, Result};
-use arx::rendezvous::{Job, Listening, Meeting, Met, meet};
+use arx::rendezvous::{Listening, Meeting, Met, meet};
 use arx::wait::{Host, Plain};
 
+use job::{LONG, Plan, SHORT, gather, listening, planned, run, strangers};
 use watchdog::watched;
-
-const LONG: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_millis(1500);
-
-/// A job that is to form, at a port of its own.
-#[derive(Clone)]
-struct Plan {
-    id: String,
-    world: u32,
-    at: SocketAddr,
-    secret: Option<String>,
-    timeout: Duration,
-    apart: bool,
-}
-
-/// Rank 0's socket, for one job.
-fn listening(ip: &str) -> Listening {
-    let master = Master::parse(&format!("{ip}:0")).expect("an address");
-    Listening::bind(&master, &Network::default(), true, Instant::now() + LONG, &mut Plain).expect("a free port")
-}
-
-impl Plan {
-    fn new(world: u32, at: SocketAddr) -> Plan {
-        static JOBS: AtomicU32 = AtomicU32::new(0);
-        let id = format!("meeting-{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
-        Plan { id, world, at, secret: Some("a secret".into()), timeout: LONG, apart: false }
-    }
-
-    fn meeting(&self, rank: Rank, listening: Option<Listening>) -> Meeting {
-        let job = Job { id: self.id.clone(), generation: 0, rank, world: self.world, timeout: self.timeout };
-        Meeting {
-            job,
-            master: Master { host: self.at.ip().to_string(), ports: vec![self.at.port()] },
-            secret: self.secret.clone(),
-            network: Network::default(),
-            apart: self.apart,
-            settings: if rank == 0 { vec![u64::MAX, 7, u64::from(self.world)] } else { vec![99] },
-            listening,
-            silence: socket::SILENCE,
-        }
-    }
-
-    fn guest(&self, rank: Rank) -> Result<Met> {
-        meet(self.meeting(rank, None), &mut |_, _| Ok(()), &mut Plain)
-    }
-}
-
-/// A listening socket and the plan of a job that meets there.
-fn planned(world: u32) -> (Listening, Plan) {
-    let listening = listening("127.0.0.1");
-    let plan = Plan::new(world, listening.address);
-    (listening, plan)
-}
-
-/// Runs each rank of `ranks` in a thread; what each came to.
-fn run<T: Send>(ranks: impl IntoIterator<Item = Rank>, rank: impl Fn(Rank) -> T + Sync) -> Vec<T> {
-    thread::scope(|scope| {
-        let rank = &rank;
-        let threads: Vec<_> = ranks.into_iter().map(|r| scope.spawn(move || rank(r))).collect();
-        threads.into_iter().map(|t| t.join().expect("a rank does not panic")).collect()
-    })
-}
-
-/// Forms the job of `plan`, all ranks of which are there.
-fn gather(listening: Listening, plan: &Plan, form: impl Fn(Rank, &[Rank]) -> Result<()> + Sync) -> Vec<Result<Met>> {
-    let listening = Mutex::new(Some(listening));
-    run(0..plan.world, |rank| {
-        let socket = if rank == 0 { listening.lock().expect("not poisoned").take() } else { None };
-        meet(plan.meeting(rank, socket), &mut |node, _| form(rank, node), &mut Plain)
-    })
-}
 
 fn text<T: std::fmt::Debug>(result: Result<T>) -> String {
     result.expect_err("it cannot form").to_string()
@@ -160,9 +90,8 @@ fn a_name_may_have_several_addresses() {
                 let guest = scope.spawn(|| named(1, None));
                 let hub = named(0, Some(listening));
                 let guest = guest.join().expect("no panic");
-                let both = "127.0.0.1:1 ::1:1";
                 if ip == "[::1]" && guest.is_err() {
-                    println!("localhost has no IPv6 address on this machine (wanted {both})");
+                    eprintln!("SKIPPED half of a_name_may_have_several_addresses: localhost has no IPv6 address here");
                     return;
                 }
                 assert_eq!(guest.expect("formed").contacts.members[0].address, plan.at);
@@ -504,29 +433,6 @@ fn listeners_and_callers_keep_to_the_ports_allowed() {
         assert!(error.contains(&format!("{port}-{port}")), "{error}");
         drop(listening);
     });
-}
-
-/// Everything that comes to an open port: silence, other protocols, noise, in whatever amount.
-fn strangers(at: SocketAddr) -> Vec<TcpStream> {
-    let connect = || TcpStream::connect(at).expect("rank 0 listens");
-    let mut all: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
-    for words in [&b"GET / HTTP/1.1\r\nHost: h0\r\n\r\n"[..], b"\x16\x03\x01\x02\x00\x01", b"\x00arx\xffhi\n\x01\0\0\0"]
-    {
-        let mut stranger = connect();
-        stranger.write_all(words).expect("a fresh connection takes a few bytes");
-        all.push(stranger);
-    }
-    let mut noise = vec![0; 1 << 20];
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for byte in &mut noise {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        *byte = (state >> 56) as u8 | 1;
-    }
-    let mut noisy = connect();
-    // Rank 0 hangs up on the first byte.
-    let _ = noisy.write_all(&noise);
-    all.push(noisy);
-    all
 }
 
 #[test]

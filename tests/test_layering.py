@@ -18,20 +18,21 @@ ROOMS = {
     "sync": set(),
     "machine": set(),
     "wait": {"sync"},
-    "admission": {"error", "wait"},
     "kernels": {"dtype"},
     "schedule": set(),
     "plan": {"schedule"},
     "arena": {"error", "sync"},
     "transport": {"arena", "error", "kernels", "sync", "wait"},
+    # Of `transport` what is set on a socket.
+    "admission": {"error", "transport", "wait"},
     # Of `schedule` only the words for buffers and for what happens with what is received.
     "engine": {"error", "kernels", "plan", "schedule", "transport", "wait"},
-    "health": {"admission", "arena", "error", "sync", "wait"},
+    "health": {"admission", "arena", "error", "sync", "transport", "wait"},
     "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},
     "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
     "hierarchy": {"direct", "dtype", "engine", "error", "kernels", "messages", "schedule", "wait"},
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.
-    "rendezvous": {"admission", "arena", "direct", "error", "health", "wait"},
+    "rendezvous": {"admission", "arena", "direct", "error", "health", "transport", "wait"},
     # It puts the rooms together.
     "communicator": {
         *("admission", "arena", "direct", "dtype", "engine", "error", "health", "hierarchy", "kernels", "machine"),

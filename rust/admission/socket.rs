@@ -1,4 +1,4 @@
-//! TCP sockets as arx wants them: every option that is set on one is set here.
+//! TCP sockets as arx wants them: they never block, and have from the start what a link over them needs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, getpeername, getsockname, ipproto, socket_with, sockopt};
 
 use crate::error::{Error, Result};
+use crate::transport::tcp;
 use crate::wait::Host;
 
 /// How long a peer may be silent before it counts as gone, where nothing else is asked for.
@@ -18,13 +19,15 @@ pub const SILENCE: Duration = Duration::from_secs(5);
 /// Connections that the kernel holds while nobody accepts them: a whole job may dial at once.
 const BACKLOG: i32 = 4096;
 
-/// A socket that never blocks, for addresses like `address`, and not for child processes.
+/// A socket that never blocks, for addresses like `address`, and not for child processes. What links need is set before it
+/// connects or listens, since later is too late for the size of the window; a socket that is accepted inherits it.
 pub fn open(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
     // A job that is started again at once finds its port still cooling down from the one before.
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    tcp::prepare(&socket, SILENCE).map_err(|e| io::Error::other(e.to_string()))?;
     Ok(socket)
 }
 
@@ -38,24 +41,6 @@ pub fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     rustix::net::listen(&socket, BACKLOG)?;
     let address = local(&socket)?;
     Ok((socket, address))
-}
-
-/// Makes a connected socket one that does not wait to fill segments, and that breaks when the peer's host does not answer
-/// for `silence`: probes when nothing is on its way, a limit on what is not acknowledged when something is.
-pub fn prepare(socket: impl AsFd, silence: Duration) -> io::Result<()> {
-    let socket = socket.as_fd();
-    rustix::io::ioctl_fionbio(socket, true)?;
-    sockopt::set_tcp_nodelay(socket, true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    // In whole seconds. The first probe leaves early enough that several are lost before the connection is given up.
-    sockopt::set_tcp_keepidle(socket, Duration::from_secs((silence.as_secs() / 3).max(1)))?;
-    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(1))?;
-    sockopt::set_tcp_keepcnt(socket, silence.as_secs().clamp(1, 127) as u32)?;
-    // The kernel looks when a probe or a repetition is due, once a second or more often: the last look that comes in time
-    // must find the limit passed.
-    let limit = silence.saturating_sub(Duration::from_millis(500)).max(Duration::from_millis(500));
-    sockopt::set_tcp_user_timeout(socket, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX))?;
-    Ok(())
 }
 
 pub fn local(socket: impl AsFd) -> io::Result<SocketAddr> {

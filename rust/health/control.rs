@@ -23,6 +23,7 @@ use rustix::event::{PollFd, PollFlags};
 use crate::admission::{Channel, Claim, Dial, Key, Missed, Network, dial, socket};
 use crate::error::{Error, Rank, Result, ranks, seconds};
 use crate::sync::Ordering;
+use crate::transport::tcp;
 use crate::wait::{Host, SLICE};
 
 use super::contacts::{Contacts, Member};
@@ -211,7 +212,7 @@ impl Control {
     }
 
     /// The streams 0 to `count` that `rank`, which is higher, has opened to this one; `None` until all have come. Sockets
-    /// are ready for use (`admission::socket::prepare`).
+    /// are prepared for a link (`transport::tcp::prepare`).
     pub fn take(&self, rank: Rank, count: u16) -> Option<Vec<OwnedFd>> {
         self.desk.take(rank, count)
     }
@@ -251,8 +252,7 @@ impl Control {
         loop {
             let missed = match dial(&call, member.address, host)? {
                 Ok(socket) => {
-                    socket::prepare(&socket, self.silence)
-                        .map_err(|e| Error::os(&format!("cannot set the options of the link to rank {rank}"), e))?;
+                    tcp::prepare(&socket, self.silence)?;
                     return Ok(socket);
                 }
                 Err(missed) => missed,

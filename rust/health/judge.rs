@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::admission::End;
-use crate::error::{Rank, ranks, seconds};
+use crate::error::{Rank, list, ranks, seconds};
 
 use super::contacts::Member;
 use super::news::News;
@@ -139,14 +139,17 @@ impl Judge {
     }
 
     fn report(&mut self, from: Rank, report: Report, now: Instant) {
+        if let Some((sequence, call)) = report.call() {
+            // Whoever waits for a verdict does not answer questions any more.
+            self.standing[from as usize].says = Some((sequence, call.into()));
+        }
         match report {
             Report::TimedOut { sequence, call, waited, awaited } => {
                 if self.open(Matter::TimedOut { by: from, sequence, call, waited, awaited }, now + ANSWER) {
                     self.ask_where();
                 }
             }
-            Report::Differs { sequence, call } => {
-                self.standing[from as usize].says = Some((sequence, call));
+            Report::Differs { sequence, .. } => {
                 if self.open(Matter::Differs { sequence }, now + DESCRIBE) {
                     self.ask_where();
                     self.out.push(News::Say { sequence });
@@ -250,20 +253,33 @@ impl Judge {
             self.alive().filter(|rank| silent.contains(&self.node(*rank)) && self.answer(*rank).is_none()).collect();
         with_it.iter().for_each(|rank| self.standing[*rank as usize].gone = Some(End::Silent));
         let lost: Vec<Rank> = (0..).zip(&self.standing).filter(|(_, s)| s.gone.is_some()).map(|(r, _)| r).collect();
-        let details: Vec<String> = lost.iter().map(|rank| self.epitaph(*rank)).collect();
-        let text = format!("{} lost: {}. The group is closed", ranks(&lost), details.join("; "));
+        let text = format!("{} lost: {}. The group is closed", ranks(&lost), self.epitaphs(&lost).join("; "));
         self.pronounce(Kind::Lost, lost, text);
     }
 
-    fn epitaph(&self, rank: Rank) -> String {
-        let member = &self.members[rank as usize];
-        match self.standing[rank as usize].gone {
-            Some(End::Silent) => {
-                format!("{} (process {}) has not answered for {}", member.host, member.pid, seconds(self.silence))
+    /// What became of ranks, host by host.
+    fn epitaphs(&self, lost: &[Rank]) -> Vec<String> {
+        let mut found: Vec<(&str, Option<End>, Vec<u32>)> = Vec::new();
+        for rank in lost {
+            let (member, end) = (&self.members[*rank as usize], self.standing[*rank as usize].gone);
+            match found.iter_mut().find(|(host, e, _)| *host == member.host && *e == end) {
+                Some((_, _, pids)) => pids.push(member.pid),
+                None => found.push((&member.host, end, vec![member.pid])),
             }
-            Some(End::Garbled) => format!("process {} on {} said something that cannot be", member.pid, member.host),
-            _ => format!("process {} on {} is gone (killed, crashed, out of memory?)", member.pid, member.host),
         }
+        let tell = |(host, end, pids): (&str, Option<End>, Vec<u32>)| {
+            let several = pids.len() > 1;
+            let who = format!("process{} {}", if several { "es" } else { "" }, list(&pids));
+            match end {
+                Some(End::Silent) => format!("{host} ({who}) has not answered for {}", seconds(self.silence)),
+                Some(End::Garbled) => format!("{who} on {host} said something that cannot be"),
+                _ => {
+                    let are = if several { "are" } else { "is" };
+                    format!("{who} on {host} {are} gone (killed, crashed, out of memory?)")
+                }
+            }
+        };
+        found.into_iter().map(tell).collect()
     }
 
     fn decide_departure(&mut self, sequence: u64, call: &str) -> bool {

@@ -20,6 +20,8 @@ mod judge;
 mod news;
 mod operator;
 mod roster;
+#[cfg(test)]
+mod trials;
 mod verdict;
 mod watcher;
 

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::admission::{Arrival, Channel, End, Framed, socket};
+use crate::admission::{Arrival, Channel, End, Framed};
 use crate::error::{Rank, ranks, seconds};
 use crate::sync::Ordering;
+use crate::transport::tcp;
 
 use super::contacts::Contacts;
 use super::desk::{Desk, calm};
@@ -190,7 +191,7 @@ impl Operator {
         match (claim.channel, known) {
             // Of two ranks the higher one calls.
             (Channel::Data(stream), Some(_)) if claim.from > *me && stream < STREAMS => {
-                if socket::prepare(&socket, *silence).is_err() {
+                if tcp::prepare(&socket, *silence).is_err() {
                     porch.turn_away(from, "it left at once");
                 } else if self.desk.put(claim.from, stream, socket).is_err() {
                     porch.turn_away(from, "there is such a connection already");

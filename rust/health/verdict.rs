@@ -89,6 +89,18 @@ pub enum Report {
     Failed { text: String },
 }
 
+impl Report {
+    /// The call in which it happens, and its description.
+    pub(super) fn call(&self) -> Option<(u64, &str)> {
+        match self {
+            Report::TimedOut { sequence, call, .. }
+            | Report::Differs { sequence, call }
+            | Report::Stuck { sequence, call } => Some((*sequence, call)),
+            Report::Refused { .. } | Report::Broken { .. } | Report::Failed { .. } => None,
+        }
+    }
+}
+
 /// The sentence about ranks that left and are needed for call `sequence`; `None` if nobody is.
 pub(super) fn departed(left: impl Iterator<Item = Left>, sequence: u64, call: &str) -> Option<Verdict> {
     let behind: Vec<Left> = left.filter(|left| left.completed < sequence).collect();

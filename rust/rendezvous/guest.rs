@@ -7,6 +7,7 @@ use crate::admission::address::{no_secret, resolve};
 use crate::admission::{Channel, Claim, Dial, Framed, Key, Missed, Porch, Refusal, dial, socket};
 use crate::error::{Error, Rank, Result, seconds};
 use crate::health::{Contacts, Member};
+use crate::transport::tcp;
 use crate::wait::{Host, SLICE};
 
 use super::frame::lost;
@@ -92,8 +93,7 @@ impl<'a> Guest<'a> {
         let call = Dial { key: &self.key, claim, network: &self.meeting.network, until, stop: &|| false };
         match dial(&call, to, self.host)? {
             Ok(socket) => {
-                socket::prepare(&socket, self.meeting.silence)
-                    .map_err(|e| Error::os("cannot set the options of the connection to rank 0", e))?;
+                tcp::heartbeat(&socket, self.meeting.silence)?;
                 Ok(Ok(Framed::new(socket, Note::limit(self.meeting.job.world))))
             }
             Err(Missed::Refused(refusal @ (Refusal::WrongProof | Refusal::OtherVersion))) => {

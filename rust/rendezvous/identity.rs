@@ -11,7 +11,7 @@ use crate::error::Result;
 pub struct Identity([u64; 5]);
 
 impl Identity {
-    /// This process's: the kernel's boot, the namespaces in which the job's unix socket and process ids mean something, and
+    /// This thread's: the kernel's boot, the namespaces in which the job's unix socket and process ids mean something, and
     /// the user.
     pub fn mine() -> Result<Identity> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().and_then(|text| parse(text.trim()));
@@ -23,7 +23,7 @@ impl Identity {
                 [0, 8].map(|at| u64::from_le_bytes(nonce[at..at + 8].try_into().expect("eight bytes")))
             }
         };
-        let namespace = |kind: &str| fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |meta| meta.ino());
+        let namespace = |kind: &str| fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |meta| meta.ino());
         let user = rustix::process::geteuid().as_raw();
         Ok(Identity([high, low, namespace("net"), namespace("pid"), u64::from(user)]))
     }

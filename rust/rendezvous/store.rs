@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::admission::{Arrival, Channel, End, Framed, Key, Porch, socket};
 use crate::error::{Error, Rank, Result, ranks, seconds};
 use crate::health::{Contacts, Member};
+use crate::transport::tcp;
 use crate::wait::{Host, SLICE};
 
 use super::frame::lost;
@@ -130,7 +131,7 @@ impl<'a> Store<'a> {
             self.porch.turn_away(arrival.from, "it brought data before the job had formed");
             return Ok(());
         }
-        if socket::prepare(&arrival.socket, self.meeting.silence).is_ok() {
+        if tcp::heartbeat(&arrival.socket, self.meeting.silence).is_ok() {
             let line = Framed::new(arrival.socket, Note::limit(self.meeting.job.world));
             self.newcomers.push(Newcomer { rank: arrival.claim.from, line, from: arrival.from });
         }
@@ -290,7 +291,12 @@ impl<'a> Store<'a> {
         }
     }
 
-    fn finish(self, members: Vec<Member>, settings: Vec<u64>) -> Met {
+    fn finish(mut self, members: Vec<Member>, settings: Vec<u64>) -> Met {
+        for mut newcomer in std::mem::take(&mut self.newcomers) {
+            let why = format!("all {} ranks of job '{}' are taken", self.meeting.job.world, self.meeting.job.id);
+            newcomer.line.send(&Note::Refused(why).encode());
+            self.porch.turn_away(newcomer.from, "its rank was taken already");
+        }
         let nodes = grouped(&members.iter().map(|m| m.node).collect::<Vec<_>>());
         let lines = (1..).zip(self.seats.into_iter().flatten().map(|seat| seat.line)).collect();
         let Meeting { job, network, silence, .. } = self.meeting;
