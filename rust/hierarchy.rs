@@ -87,6 +87,11 @@ impl Hosts {
         self.members.get(self.host ^ 1).filter(|_| self.place == 0).map(|ranks| ranks[0])
     }
 
+    /// The first ranks of all hosts, if this rank is one of them.
+    pub fn first_ranks(&self) -> Option<Team> {
+        self.teams[0].clone().filter(|_| self.place == 0)
+    }
+
     /// Whether every host has one rank.
     pub fn is_flat(&self) -> bool {
         self.members.iter().all(|ranks| ranks.len() == 1)

@@ -68,7 +68,8 @@ MODULES = {
     "": {"_arx", "_memory", "_operations", "_world", "errors", "functional"},
     "_testing_rank": {""},
     "testing": {"_testing_rank"},
-    "cli": {"", "errors", "launch"},
+    "tune": {"", "_world"},
+    "cli": {"", "errors", "launch", "tune"},
     "__main__": {"cli"},
 }
 

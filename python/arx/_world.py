@@ -37,7 +37,8 @@ def init(
 
     On several hosts the ranks meet at `master` and prove to each other that they know `secret`. Launchers mostly say
     the first; the second must be in `ARX_SECRET` unless the launcher is `arx run --hosts`, MPICH's or Intel MPI's.
-    `ARX_IFACE` names the network interface to use, `ARX_PORT_RANGE` the ports to listen on, as in 29500-29600.
+    `ARX_IFACE` names the network interface to use, `ARX_PORT_RANGE` the ports to listen on, as in 29500-29600, and
+    `ARX_HEARTBEAT` the seconds after which a host that does not answer counts as lost (5).
 
     Calling it again returns the same group. Nothing happens at import.
 
@@ -95,13 +96,14 @@ def init(
             "generation": _joined[place.job_id],
             "timeout": limit,
             "spin_us": _seconds(None, "ARX_SPIN_US", -1.0),
-            "tune": os.environ.get("ARX_TUNE"),
+            "tune": os.environ.get("ARX_TUNE") or _tuned(),
             "algo": os.environ.get("ARX_ALGO", "auto"),
             "master": place.master,
             "secret": place.secret,
             "transport": transport,
             "iface": iface,
             "port_range": port_range,
+            "heartbeat": _seconds(None, "ARX_HEARTBEAT", 5.0),
             "listening": place.listening,
         }
     )
@@ -210,6 +212,19 @@ def _seconds(given: float | None, variable: str, default: float) -> float:
         msg = f"{variable}={text!r} is not a number from 0"
         raise InitError(msg)
     return number
+
+
+def tune_file() -> str:
+    """Return where `arx tune` leaves what it found."""
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "arx", "tune")
+
+
+def _tuned() -> str | None:
+    try:
+        with open(tune_file(), encoding="ascii") as file:
+            return file.read().strip() or None
+    except (OSError, UnicodeDecodeError):  # nobody has tuned here
+        return None
 
 
 def _register() -> None:

@@ -3,6 +3,7 @@
     arx run -n 4 train.py --epochs 3              start a job on this host
     arx run --hosts h0:2,h1:2 train.py            … on several
     arx env                                       who started this process, as `init()` sees it
+    arx run --hosts h0:2,h1:2 -m arx tune         measure the network between hosts, and keep what was found
 
 A mistake on the command line is told in one line, with exit code 2. Modules are imported by the command that needs
 them, so that the launcher starts fast.
@@ -123,7 +124,13 @@ def _env(_: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"run": _run, "env": _env}
+def _tune(options: argparse.Namespace) -> int:
+    from arx import tune
+
+    return tune.main(options.rounds, not options.dry_run)
+
+
+COMMANDS = {"run": _run, "env": _env, "tune": _tune}
 
 
 class _OneLineParser(argparse.ArgumentParser):
@@ -135,7 +142,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser, and the options of `run` for those who mistype them."""
     parser = _OneLineParser(prog="arx", description="Collective communication for Python on CPUs.", allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="run | env")
+    commands = parser.add_subparsers(dest="command", metavar="run | env | tune")
     run = commands.add_parser(
         "run",
         help="start the ranks of a job on this host",
@@ -144,6 +151,11 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
         allow_abbrev=False,
     )
     commands.add_parser("env", help="show which rank this process is, and by whose variables")
+    tune = commands.add_parser(
+        "tune", help="as a program of a job: measure the network between its hosts", allow_abbrev=False
+    )
+    tune.add_argument("--rounds", type=_ranks, default=10, metavar="N", help="how carefully (default: %(default)s)")
+    tune.add_argument("--dry-run", action="store_true", help="write no file")
     return parser, _add_run_options(run)
 
 

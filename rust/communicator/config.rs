@@ -1,6 +1,6 @@
 //! How a group is to be formed, and the settings that the environment may change.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use crate::admission::address::Master;
@@ -24,6 +24,9 @@ const CHUNK: usize = 256 << 10;
 /// More ranks: bytes of the array on which all work at the same time.
 const ROUND: usize = 256 << 10;
 
+/// Connections that a link may be made of.
+pub(super) const STREAMS: RangeInclusive<u16> = 1..=16;
+
 /// Place and settings of one rank.
 #[derive(Debug)]
 pub struct Config {
@@ -36,7 +39,7 @@ pub struct Config {
     /// `ARX_SPIN_US`.
     pub spin: Option<Duration>,
     /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304` (bytes), `cores=2` (instead of those that are
-    /// there), any of them; and, all of them, `alpha_ns=`, `overhead_ns=`, `beta_fs=` and `gamma_fs=` (per byte), which say how
+    /// there), `streams=2` (connections between two ranks of different hosts), any of them; and, all of them, `alpha_ns=`, `overhead_ns=`, `beta_fs=` and `gamma_fs=` (per byte), which say how
     /// the network is instead of measuring it. Rank 0's word counts for all.
     pub tune: Option<String>,
     /// None: all ranks are on this host.
@@ -54,6 +57,8 @@ pub struct Across {
     pub iface: Option<String>,
     /// `ARX_PORT_RANGE`.
     pub ports: Option<String>,
+    /// How long a host may be silent before its ranks count as lost.
+    pub silence: Duration,
     /// `ARX_TRANSPORT=tcp`: ranks share no memory even where they could.
     pub apart: bool,
     /// On rank 0: its socket, if it listens already.
@@ -68,7 +73,18 @@ impl Config {
         if self.rank >= self.world {
             return Err(Error::Init(format!("rank {} of a world of {}: ranks go from 0", self.rank, self.world)));
         }
-        let known = ["chunk", "round", "symmetric", "ring", "cores", "alpha_ns", "overhead_ns", "beta_fs", "gamma_fs"];
+        let known = [
+            "chunk",
+            "round",
+            "symmetric",
+            "ring",
+            "cores",
+            "streams",
+            "alpha_ns",
+            "overhead_ns",
+            "beta_fs",
+            "gamma_fs",
+        ];
         for word in self.tune.iter().flat_map(|t| t.split(',')).filter(|w| !w.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             if !known.contains(&key) || value.parse::<usize>().is_err() {
@@ -102,6 +118,12 @@ impl Config {
             round: self.tuned("round").unwrap_or(ROUND).clamp(64, cap).next_multiple_of(64),
             symmetric: self.tuned("symmetric").unwrap_or(MEASURE),
         }
+    }
+
+    /// Connections that a link between hosts is made of.
+    pub(super) fn streams(&self) -> u16 {
+        let streams = self.tuned("streams").unwrap_or(1).try_into().unwrap_or(u16::MAX);
+        streams.clamp(*STREAMS.start(), *STREAMS.end())
     }
 
     /// How the network between hosts is, if that is said.

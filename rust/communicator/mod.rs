@@ -135,6 +135,18 @@ impl Communicator {
         }
     }
 
+    /// Measures the network between hosts anew, so many times as carefully as at the start; all ranks call it. What was found:
+    /// latency, what a message costs besides its bytes, seconds per byte sent, and per byte combined. None on one host.
+    pub fn survey(&mut self, rounds: usize, host: &mut dyn Host) -> Result<Option<[f64; 4]>> {
+        self.ensure_open()?;
+        let Reach::Hosts(remote) = &mut self.reach else { return Ok(None) };
+        self.sequence += 1;
+        let outcome = remote.survey(self.sequence, None, rounds, host).map_err(Fault::Closed);
+        let found = network::words(remote.network().model());
+        self.end(&Call::barrier(None), outcome)?;
+        Ok(Some(found))
+    }
+
     /// Which way `call` would take on `array`, and why. Nobody else is asked.
     pub fn explain(&self, call: &Call<'_>, array: Bytes<'_>) -> Explanation {
         match &self.reach {

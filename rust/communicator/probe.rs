@@ -1,12 +1,17 @@
 //! Measures the network when a group forms: latency, what a message costs besides its bytes, bandwidth, and the speed of
-//! combining. A few tens of milliseconds; hosts are probed in pairs, all pairs at the same time, and the slowest counts.
+//! combining. A few tens of milliseconds; the slowest rank counts.
 //!
 //! ```text
-//! one piece of 8 bytes, both ways            overhead + alpha
-//! 16 pieces of 8 bytes                       16 overhead + alpha
-//! one piece as long as a few milliseconds    overhead + alpha + beta · bytes
-//! a kernel on memory in the cache            gamma
+//! in pairs of hosts, all pairs at the same time:
+//!     one piece of 8 bytes, both ways            overhead + alpha
+//!     16 pieces of 8 bytes                       16 overhead + alpha
+//!     one piece as long as a few milliseconds    overhead + alpha + beta · bytes
+//!     a kernel on memory in the cache            gamma
+//! all hosts together, if there are more than two:
+//!     8 bytes by exchange and by doubling        two equations for overhead and alpha
 //! ```
+//! The last step is what decides between the ways to send little: only when all take part does it show what it costs that
+//! ranks share cores, or links a switch.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -16,9 +21,9 @@ use crate::engine::{Arithmetic, Halt, Header};
 use crate::error::Rank;
 use crate::hierarchy::arithmetic;
 use crate::kernels::Bytes;
-use crate::messages::{Messages, aligned};
+use crate::messages::{Messages, Request, Team, aligned};
 use crate::schedule::cost::Model;
-use crate::schedule::{Apply, Schedule, Span, Step};
+use crate::schedule::{Algorithm, Apply, Collective, Schedule, Span, Step};
 use crate::wait::Wait;
 
 const PIECE: usize = 8;
@@ -26,6 +31,9 @@ const PIECES: u32 = 16;
 /// A large message takes about so long, within these bounds.
 const LONG: Duration = Duration::from_millis(8);
 const LARGE: (usize, usize) = (64 << 10, 1 << 20);
+
+/// Above this nobody sends to everybody.
+const FEW: u32 = 16;
 
 /// What the engine passes on while the rest still comes in.
 pub(super) const SEGMENT: f64 = (32 << 10) as f64;
@@ -37,14 +45,66 @@ const UNKNOWN: Model = Model { alpha: 0.0, overhead: 0.0, beta: 0.0, gamma: 0.0,
 pub(super) struct Probe<'a, 'w> {
     pub messages: &'a mut Messages,
     pub partner: Option<Rank>,
+    /// The first ranks of all hosts, if this is one of them.
+    pub team: Option<Team>,
     /// Times more measurements than at start-up.
     pub rounds: usize,
     pub wait: &'a mut Wait<'w>,
 }
 
 impl Probe<'_, '_> {
-    /// Each number as small as it was seen.
     pub fn run(&mut self) -> Result<Model, Halt> {
+        let alone = self.in_pairs()?;
+        match self.team.clone() {
+            Some(team) if team.size() > 2 => self.together(&team, alone),
+            _ => Ok(alone),
+        }
+    }
+
+    /// Latency and overhead as they are when all hosts send: the two numbers that explain both times.
+    fn together(&mut self, team: &Team, alone: Model) -> Result<Model, Halt> {
+        let algorithms = [Algorithm::Exchange, Algorithm::Doubling];
+        if team.size() > FEW {
+            return Ok(alone);
+        }
+        let [exchange, doubling] = [self.usual(team, algorithms[0])?, self.usual(team, algorithms[1])?];
+        let [e, d] = algorithms.map(|algorithm| {
+            let steps = |alpha, overhead| {
+                let model = Model { alpha, overhead, beta: 0.0, gamma: 0.0, segment: SEGMENT };
+                model.predict(algorithm, Collective::AllReduce, team.size(), PIECE as u64).expect("both serve it")
+            };
+            (steps(1.0, 0.0), steps(0.0, 1.0))
+        });
+        // e.0 alpha + e.1 overhead = exchange, d.0 alpha + d.1 overhead = doubling
+        let determinant = e.0 * d.1 - d.0 * e.1;
+        let overhead = (e.0 * doubling - d.0 * exchange) / determinant;
+        let alpha = (exchange * d.1 - doubling * e.1) / determinant;
+        if determinant == 0.0 || !(overhead > 0.0 && alpha >= 0.0) {
+            // No such numbers: whatever the reason, the faster of the two must look faster.
+            let share = exchange.min(doubling) / (e.0 + e.1).min(d.0 + d.1);
+            let latency = if exchange < doubling { (share, 0.2 * share) } else { (0.2 * share, share) };
+            return Ok(Model { alpha: latency.0, overhead: latency.1, ..alone });
+        }
+        Ok(Model { alpha, overhead, ..alone })
+    }
+
+    /// The median time of an all-reduce of a few bytes.
+    fn usual(&mut self, team: &Team, algorithm: Algorithm) -> Result<f64, Halt> {
+        let word = [const { Cell::new(0_u8) }; PIECE];
+        let request = Request { collective: Collective::AllReduce, algorithm, team: team.clone(), elem: 1 };
+        let header = Header { kind: 0, sequence: 0, fingerprint: 0, bytes: PIECE as u64 };
+        let mut times = Vec::new();
+        for _ in 0..15 * self.rounds {
+            let from = Instant::now();
+            self.messages.run(&request, &word, bytes(), header, self.wait)?;
+            times.push(from.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+
+    /// Each number as small as it was seen.
+    fn in_pairs(&mut self) -> Result<Model, Halt> {
         let Some(partner) = self.partner else { return Ok(UNKNOWN) };
         let mut memory: Vec<Cell<u8>> = Vec::new();
         let array = aligned(&mut memory, LARGE.1);

@@ -11,7 +11,7 @@ use crate::direct::{Boards, Direct, Turn, Verdict};
 use crate::dtype::{DType, ReduceOp};
 use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
-use crate::health::{Control, Report, State};
+use crate::health::{Contacts, Control, Report, State};
 use crate::hierarchy::{Hosts, Session, Way};
 use crate::kernels::Bytes;
 use crate::machine;
@@ -24,7 +24,7 @@ use crate::wait::{Host, Patience, Stop, Wait, raise};
 
 use super::algorithm::Algorithm;
 use super::call::Call;
-use super::config::{Across, Config};
+use super::config::{Across, Config, STREAMS};
 use super::doors::Doors;
 use super::local::{Fault, Outcome, Shared};
 use super::network::{self, Network};
@@ -47,52 +47,24 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Meets the other ranks; returns when all of them are there.
+    /// Meets the other ranks; returns when all of them are there and know how the network is.
     pub fn connect(config: &Config, across: Across, host: &mut dyn Host) -> Result<(Remote, Heap)> {
-        let job = Job {
-            id: config.job_id.clone(),
-            generation: config.generation,
-            rank: config.rank,
-            world: config.world,
-            timeout: config.timeout,
-        };
+        let place = format!("{} {} {}", across.master, config.world, across.apart);
+        let terms = Terms { streams: config.streams(), told: config.network().or_else(|| network::seen(&place)) };
         let mut shared = None;
         let mut form = |members: &[Rank], host: &mut dyn Host| {
-            let place = members.iter().position(|r| *r == config.rank).expect("this rank is a candidate");
-            let job = Job {
-                id: format!("{} from rank {}", config.job_id, members[0]),
-                rank: place as Rank,
-                world: members.len() as u32,
-                ..job.clone()
-            };
-            shared = None;
-            shared = Some(Shared::join(&job, config, host)?);
+            shared = None; // of an attempt that came to nothing
+            shared = Some(Shared::join(&node_job(config, members), config, host)?);
             Ok(())
         };
-        let network = admission::Network::parse(across.iface.as_deref(), across.ports.as_deref())?;
-        let place = format!("{} {} {}", across.master, config.world, across.apart);
-        let known = config.network().or_else(|| network::seen(&place));
-        let meeting = Meeting {
-            job: job.clone(),
-            master: across.master,
-            secret: across.secret,
-            network,
-            apart: across.apart,
-            settings: known.map_or(Vec::new(), |model| network::words(&model).map(f64::to_bits).to_vec()),
-            listening: across.listening,
-            silence: Duration::from_secs(5),
-        };
-        let Met { nodes, contacts, settings } = meet(meeting, &mut form, host)?;
+        let Met { nodes, contacts, settings } = meet(meeting(config, across, &terms)?, &mut form, host)?;
+        let Terms { streams, told } = Terms::decode(&settings)?;
         let Shared { direct, heap, .. } = shared.expect("every rank has formed a node");
-        let silence = contacts.silence;
-        let here = &contacts.members[config.rank as usize].host;
-        let neighbours = contacts.members.iter().filter(|member| member.host == *here).count();
-        let crowd = neighbours > machine::cpus().len();
+        let (silence, crowd) = (contacts.silence, is_crowd(&contacts));
         let boards = direct.boards().clone();
         let control = Arc::new(Control::start(contacts, move || raise_in(&boards))?);
-        let doors = Doors::new(config.rank, Arc::clone(&control), 1, silence);
+        let doors = Doors::new(config.rank, Arc::clone(&control), streams, silence);
         let hosts = Hosts::new(nodes, config.rank);
-        let told = (settings.len() == 4).then(|| network::of_words([0, 1, 2, 3].map(|k| f64::from_bits(settings[k]))));
         let mut remote = Remote {
             network: Network::new(network::of_words([0.0; 4]), &hosts),
             hosts,
@@ -103,9 +75,8 @@ impl Remote {
             spin: config.spin(crowd),
             timeout: config.timeout,
         };
-        let model = remote.survey(told, host)?;
-        remote.network = Network::new(model, &remote.hosts);
-        network::remember(place, model);
+        remote.survey(0, told, 1, host)?;
+        network::remember(place, *remote.network.model());
         Ok((remote, heap))
     }
 
@@ -163,26 +134,27 @@ impl Remote {
         &self.network
     }
 
-    /// Finds out how the network is, unless rank 0 has said so, and sees to it that all ranks know the same of it.
-    fn survey(&mut self, told: Option<Model>, host: &mut dyn Host) -> Result<Model> {
+    /// Finds out how the network is, unless that is `told`, and sees to it that all ranks know the same of it.
+    pub fn survey(&mut self, sequence: u64, told: Option<Model>, rounds: usize, host: &mut dyn Host) -> Result<()> {
         let mut memory = Vec::new();
         let words = aligned(&mut memory, 4 * size_of::<f64>());
-        let partner = self.hosts.partner();
+        let (partner, team) = (self.hosts.partner(), self.hosts.first_ranks());
         let call = Call::barrier(None);
-        let outcome = self.session(0, &call, host, |session| {
+        let outcome = self.session(sequence, &call, host, |session| {
             let model = match told {
                 Some(model) => model,
-                None => Probe { messages: session.messages, partner, rounds: 1, wait: session.wait }.run()?,
+                None => Probe { messages: session.messages, partner, team, rounds, wait: session.wait }.run()?,
             };
             let bytes = network::words(&model).map(f64::to_ne_bytes);
             words.iter().zip(bytes.as_flattened()).for_each(|(cell, byte)| cell.set(*byte));
             let way = Way::Hierarchical(schedule::Algorithm::Doubling);
             session.all_reduce(way, (DType::Float64, ReduceOp::Max), words, words)
         });
-        outcome.map_err(|trouble| self.explain(trouble, 0, &call, host))?;
+        outcome.map_err(|trouble| self.explain(trouble, sequence, &call, host))?;
         let bytes: Vec<u8> = words.iter().map(Cell::get).collect();
         let number = |k: usize| f64::from_ne_bytes(bytes[8 * k..8 * k + 8].try_into().expect("eight bytes"));
-        Ok(network::of_words([0, 1, 2, 3].map(number)))
+        self.network = Network::new(network::of_words([0, 1, 2, 3].map(number)), &self.hosts);
+        Ok(())
     }
 
     fn run(
@@ -274,6 +246,67 @@ impl Remote {
     pub fn shutdown(&mut self, raised: bool) {
         self.control.leave(if raised { State::Raised } else { State::Finished });
     }
+}
+
+/// What rank 0 decides for all.
+struct Terms {
+    /// Connections that a link is made of.
+    streams: u16,
+    /// How the network is, if that is known already.
+    told: Option<Model>,
+}
+
+impl Terms {
+    fn encode(&self) -> Vec<u64> {
+        let numbers = self.told.iter().flat_map(network::words).map(f64::to_bits);
+        std::iter::once(u64::from(self.streams)).chain(numbers).collect()
+    }
+
+    fn decode(words: &[u64]) -> Result<Terms> {
+        let wrong = || Error::Init("rank 0 sent settings that cannot be; does it run another arx?".into());
+        let (streams, numbers) = words.split_first().ok_or_else(wrong)?;
+        let streams = u16::try_from(*streams).ok().filter(|streams| STREAMS.contains(streams)).ok_or_else(wrong)?;
+        let told = match numbers {
+            [] => None,
+            numbers => {
+                let numbers: [u64; 4] = numbers.try_into().map_err(|_| wrong())?;
+                Some(network::of_words(numbers.map(f64::from_bits)))
+            }
+        };
+        Ok(Terms { streams, told })
+    }
+}
+
+/// How ranks that may share memory are to meet, this one among them.
+fn node_job(config: &Config, members: &[Rank]) -> Job {
+    let place = members.iter().position(|r| *r == config.rank).expect("this rank is a candidate");
+    let id = format!("{} from rank {}", config.job_id, members[0]);
+    Job { id, generation: config.generation, rank: place as Rank, world: members.len() as u32, timeout: config.timeout }
+}
+
+fn meeting(config: &Config, across: Across, terms: &Terms) -> Result<Meeting> {
+    Ok(Meeting {
+        job: Job {
+            id: config.job_id.clone(),
+            generation: config.generation,
+            rank: config.rank,
+            world: config.world,
+            timeout: config.timeout,
+        },
+        master: across.master,
+        secret: across.secret,
+        network: admission::Network::parse(across.iface.as_deref(), across.ports.as_deref())?,
+        apart: across.apart,
+        settings: terms.encode(),
+        listening: across.listening,
+        silence: across.silence,
+    })
+}
+
+/// Whether ranks outnumber the cores: all that run on this machine count, whether or not they share memory.
+fn is_crowd(contacts: &Contacts) -> bool {
+    let here = &contacts.members[contacts.me as usize].host;
+    contacts.members.iter().filter(|member| member.host == *here).count() > machine::cpus().len()
 }
 
 /// Why a call did not end well.

@@ -254,6 +254,18 @@ impl Group {
         world::leave(slf, false)
     }
 
+    /// Measures the network between hosts anew; all ranks call it. Seconds: latency, cost of a message, per byte sent, per
+    /// byte combined. None on one host.
+    fn _survey(&self, py: Python<'_>, rounds: usize) -> PyResult<Option<[f64; 4]>> {
+        let mut communicator = self.lock()?;
+        let mut found = None;
+        perform(py, true, |host| {
+            found = communicator.survey(rounds, host)?;
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
     /// Memory of `nbytes` that the other ranks of this host can read, all zero.
     fn _allocate<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, PyMemoryView>> {
         let block = Block::new(self.lock()?.allocate(nbytes)?);

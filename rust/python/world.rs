@@ -60,6 +60,7 @@ pub struct Settings {
     transport: String,
     iface: Option<String>,
     port_range: Option<String>,
+    heartbeat: f64,
     /// On rank 0, if its address was published before.
     listening: Option<Py<Listening>>,
 }
@@ -73,6 +74,7 @@ impl Settings {
             iface: self.iface.clone(),
             ports: self.port_range.clone(),
             apart: self.transport == "tcp",
+            silence: Duration::from_secs_f64(self.heartbeat.clamp(1.0, 1e6)),
             listening: self.listening.as_ref().and_then(|listening| listening.get().take()),
         }))
     }
