@@ -557,16 +557,19 @@ fn a_silent_crowd_keeps_nobody_out() {
 #[test]
 fn the_thread_ends_with_its_owner() {
     watched(|| {
-        let threads = || {
-            std::fs::read_dir("/proc/self/task").expect("Linux").flatten().filter(|task| {
-                let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-                name.trim() == "arx-control"
+        let (listening, plan) = planned(3);
+        let threads = Arc::new(());
+        let met = gather(listening, &plan, |_, _| Ok(()));
+        let all: Vec<Control> = met
+            .into_iter()
+            .map(|m| {
+                let held = Arc::clone(&threads);
+                Control::start(m.expect("all are there").contacts, move || drop(Arc::clone(&held))).expect("a thread")
             })
-        };
-        for _ in 0..3 {
-            let (all, _) = controls(3);
-            assert!(threads().count() >= 3);
-            all.iter().for_each(|control| control.leave(State::Finished));
-        }
+            .collect();
+        assert_eq!(Arc::strong_count(&threads), 4);
+        all[1].leave(State::Finished);
+        drop(all);
+        assert_eq!(Arc::strong_count(&threads), 1);
     });
 }

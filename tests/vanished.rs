@@ -173,7 +173,7 @@ fn unplugged(hosts: &Hosts, host: usize, busy: bool) -> [Verdict; 2] {
         all[0].clone()
     };
     let others = of(false);
-    println!("unplugged host {host} (busy: {busy}): {} after {:.2?}", others.text, from.elapsed());
+    eprintln!("unplugged host {host} (busy: {busy}): {} after {:.2?}", others.text, from.elapsed());
     [others, of(true)]
 }
 
