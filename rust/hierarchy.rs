@@ -82,6 +82,11 @@ impl Hosts {
         self.place
     }
 
+    /// The first rank of the neighbouring host, for the first rank of each host: hosts in pairs.
+    pub fn partner(&self) -> Option<Rank> {
+        self.members.get(self.host ^ 1).filter(|_| self.place == 0).map(|ranks| ranks[0])
+    }
+
     /// Whether every host has one rank.
     pub fn is_flat(&self) -> bool {
         self.members.iter().all(|ranks| ranks.len() == 1)
@@ -115,16 +120,13 @@ pub fn arithmetic(dtype: DType, op: ReduceOp, count: usize) -> Arithmetic {
 }
 
 /// Whether partial results of `op` are less exact than its operands.
-fn is_rounded(dtype: DType, op: ReduceOp) -> bool {
+pub fn is_rounded(dtype: DType, op: ReduceOp) -> bool {
     matches!(dtype, DType::Float16 | DType::BFloat16) && matches!(op, ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Avg)
 }
 
 /// Whether all values of an element come together in one place before anything is combined.
-pub fn brings_together(algorithm: Algorithm, world: u32) -> bool {
-    match algorithm {
-        Algorithm::Pairwise | Algorithm::Exchange => true,
-        _ => world <= 2,
-    }
+fn brings_together(algorithm: Algorithm, world: u32) -> bool {
+    algorithm.rounds_once() || world <= 2
 }
 
 /// One call's means.

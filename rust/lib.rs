@@ -60,6 +60,8 @@ pub mod rendezvous;
 #[cfg(not(loom))]
 pub mod schedule;
 #[cfg(not(loom))]
+pub mod select;
+#[cfg(not(loom))]
 pub mod transport;
 /// As of `direct`, the protocol alone.
 #[cfg(loom)]

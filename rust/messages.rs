@@ -14,7 +14,7 @@ use crate::engine::{self, Arithmetic, Halt, Header, Memory};
 use crate::error::Rank;
 use crate::kernels::Bytes;
 use crate::plan::{Plan, compile};
-use crate::schedule::{Algorithm, Collective};
+use crate::schedule::{Algorithm, Collective, Schedule};
 use crate::transport::Link;
 use crate::wait::Wait;
 
@@ -110,14 +110,39 @@ impl Messages {
         wait: &mut Wait<'_>,
     ) -> Result<(), Halt> {
         let (plan, peers) = self.plan(request, data.len());
-        for peer in peers.iter() {
+        self.carry_out(&plan, &peers, data, (arithmetic, header), wait)
+    }
+
+    /// Runs a schedule that counts ranks as the group does, once: nothing of it is kept.
+    pub fn follow(
+        &mut self,
+        schedule: &Schedule,
+        data: Bytes<'_>,
+        arithmetic: Arithmetic,
+        header: Header,
+        wait: &mut Wait<'_>,
+    ) -> Result<(), Halt> {
+        let plan = compile(schedule, data.len(), arithmetic.last.elem(), usize::MAX);
+        let peers: Vec<Rank> = plan.peers().into_iter().collect();
+        self.carry_out(&plan, &peers, data, (arithmetic, header), wait)
+    }
+
+    fn carry_out(
+        &mut self,
+        plan: &Plan,
+        peers: &[Rank],
+        data: Bytes<'_>,
+        (arithmetic, header): (Arithmetic, Header),
+        wait: &mut Wait<'_>,
+    ) -> Result<(), Halt> {
+        for peer in peers {
             let link = &mut self.links[*peer as usize];
             if link.is_none() {
                 *link = Some(self.opener.open(*peer, wait)?);
             }
         }
         let memory = Memory { data, scratch: aligned(&mut self.scratch, plan.scratch) };
-        let call = engine::Call { plan: &plan, memory, arithmetic, header };
+        let call = engine::Call { plan, memory, arithmetic, header };
         engine::run(&call, &mut self.links, self.opener.alert(), wait)
     }
 

@@ -2,8 +2,10 @@
 //! bit with what the schedules say: their expressions, evaluated step by step by the scalar kernel.
 
 use std::collections::{HashMap, VecDeque};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,9 +16,9 @@ use arx::kernels::{Bytes, Isa, Reducer};
 use arx::plan::{self, Plan};
 use arx::schedule::{Algorithm, Apply, Buf, Collective, Schedule, Span, Step};
 use arx::transport::{Broken, Link, Rx, Tx};
-use arx::wait::{Stop, raise};
+use arx::wait::{Host, Plain, Stop};
 use proptest::prelude::*;
-use ranks::{Array, Rank};
+use ranks::{Array, Group, Medium, Rank};
 
 mod ranks;
 
@@ -44,8 +46,7 @@ struct Case {
     dtype: DType,
     op: ReduceOp,
     tile: usize,
-    /// Of the pipes.
-    capacity: usize,
+    medium: Medium,
 }
 
 impl Case {
@@ -89,7 +90,7 @@ impl Case {
         let expected = self.expected();
         let what = format!("{self:?}");
         let case = self.clone();
-        let results = ranks::run(what.clone(), ranks::world(self.world, self.capacity), move |mut rank| {
+        let results = ranks::run(what.clone(), ranks::world(self.world, self.medium), move |mut rank| {
             let plan = case.plan(rank.rank);
             let twice = [0, 1].map(|round| {
                 let header = Header { sequence: round, ..case.header() };
@@ -140,7 +141,7 @@ fn reduce(
     let memory = Memory { data: data.bytes(), scratch: scratch.bytes() };
     let mut links = std::mem::take(&mut rank.links);
     let call = Call { plan, memory, arithmetic, header };
-    let ended = rank.waiting(limit, |wait| engine::run(&call, &mut links, None, wait));
+    let ended = rank.waiting(limit, &mut Plain, |wait| engine::run(&call, &mut links, None, wait));
     rank.links = links;
     ended
 }
@@ -267,8 +268,8 @@ fn every_world_and_every_length_at_which_something_changes() {
                 // All pairs meet all lengths, in worlds that take turns.
                 let pairs = PAIRS.into_iter().enumerate().filter(|(k, _)| (k + world + elements) % PAIRS.len() == 0);
                 for (_, (dtype, op)) in pairs.filter(|(_, (dtype, op))| suits(algorithm, *dtype, *op)) {
-                    let capacity = if elements == 1000 { 256 } else { 64 + 16 * (elements % 5) };
-                    Case { algorithm, collective, world, elements, dtype, op, tile: usize::MAX, capacity }.check();
+                    let medium = Medium::Pipes(if elements == 1000 { 256 } else { 64 + 16 * (elements % 5) });
+                    Case { algorithm, collective, world, elements, dtype, op, tile: usize::MAX, medium }.check();
                 }
             }
         }
@@ -280,9 +281,13 @@ fn arrays_longer_than_three_segments() {
     let collective = Collective::AllReduce;
     for algorithm in ALGORITHMS {
         let (int, float) = ((DType::Int8, ReduceOp::Sum), (DType::Float32, ReduceOp::Avg));
-        for (world, tile, (dtype, op)) in [(2, usize::MAX, float), (3, usize::MAX, int), (3, 64 << 10, float)] {
+        for (world, tile, (dtype, op), medium) in [
+            (2, usize::MAX, float, Medium::Sockets(64 << 10)),
+            (3, usize::MAX, int, Medium::Both(48 << 10)),
+            (3, 64 << 10, float, Medium::Rings(48 << 10)),
+        ] {
             let elements = 3 * SEGMENT / dtype.size() + 1;
-            Case { algorithm, collective, world, elements, dtype, op, tile, capacity: 48 << 10 }.check();
+            Case { algorithm, collective, world, elements, dtype, op, tile, medium }.check();
         }
     }
 }
@@ -307,12 +312,18 @@ fn jobs() -> Vec<(Algorithm, fn(u32) -> Collective)> {
 
 fn case() -> impl Strategy<Value = Case> {
     let tile = prop_oneof![Just(usize::MAX), 1..3000usize];
-    let memory = (tile, 4..=16usize);
+    let medium = prop_oneof![
+        3 => (4..=16usize).prop_map(|k| Medium::Pipes(16 * k)),
+        2 => (1..=4usize).prop_map(|k| Medium::Rings(64 * k)),
+        1 => Just(Medium::Sockets(1)),
+        2 => (4..=16usize).prop_map(|k| Medium::Both(16 * k)),
+    ];
+    let memory = (tile, medium);
     (prop::sample::select(jobs()), 1..=9usize, 0..9u32, 0..700usize, prop::sample::select(pairs()), memory)
         .prop_filter("combined at once", |((algorithm, _), _, _, _, (dtype, op), _)| suits(*algorithm, *dtype, *op))
-        .prop_map(|((algorithm, collective), world, root, elements, (dtype, op), (tile, lines))| {
+        .prop_map(|((algorithm, collective), world, root, elements, (dtype, op), (tile, medium))| {
             let collective = collective(root % world as u32);
-            Case { algorithm, collective, world, elements, dtype, op, tile, capacity: 16 * lines }
+            Case { algorithm, collective, world, elements, dtype, op, tile, medium }
         })
 }
 
@@ -336,8 +347,17 @@ impl Couple {
     fn new(elements: usize, capacity: usize) -> Couple {
         let (dtype, op) = (DType::Float32, ReduceOp::Sum);
         let (algorithm, collective) = (Algorithm::Exchange, Collective::AllReduce);
-        let case = Case { algorithm, collective, world: 2, elements, dtype, op, tile: usize::MAX, capacity };
-        let mut ranks = ranks::world(2, capacity);
+        let case = Case {
+            algorithm,
+            collective,
+            world: 2,
+            elements,
+            dtype,
+            op,
+            tile: usize::MAX,
+            medium: Medium::Pipes(capacity),
+        };
+        let mut ranks = ranks::world(2, case.medium);
         let other = ranks[1].links[0].take().expect("a link");
         Couple { case, rank: ranks.swap_remove(0), other }
     }
@@ -381,8 +401,9 @@ fn every_receiver_of_another_header_learns_whose_it_is() {
     let header = |rank: usize| Header { kind: 0, sequence: 1, fingerprint: rank as u64 / 2, bytes: 12 };
     let (dtype, op) = (DType::Int32, ReduceOp::Sum);
     let (algorithm, collective) = (Algorithm::Ring, Collective::AllReduce);
-    let case = Case { algorithm, collective, world: 4, elements: 3, dtype, op, tile: usize::MAX, capacity: 256 };
-    let ended = ranks::run(format!("{case:?}"), ranks::world(4, 256), move |mut rank| {
+    let case =
+        Case { algorithm, collective, world: 4, elements: 3, dtype, op, tile: usize::MAX, medium: Medium::Pipes(256) };
+    let ended = ranks::run(format!("{case:?}"), ranks::world(4, case.medium), move |mut rank| {
         let data = Array::new(&case.input(rank.rank));
         let plan = case.plan(rank.rank);
         let (header, limit) = (header(rank.rank), Duration::from_millis(200));
@@ -438,17 +459,76 @@ fn a_peer_that_does_not_come_is_waited_for_as_long_as_said() {
     assert_eq!(couple.run(Duration::from_millis(60)).0, Err(Halt::Stop(Stop::Timeout)));
 }
 
+/// Rank 0 of two waits for a rank 1 that does not come.
+fn alone(
+    medium: Medium,
+    alert: Option<BorrowedFd<'_>>,
+    host: &mut dyn Host,
+    meanwhile: impl FnOnce(&Group) + Send,
+) -> Halt {
+    let mut couple = Couple::new(5, 256);
+    let mut ranks = ranks::world(2, medium);
+    couple.rank = ranks.swap_remove(0);
+    let (plan, data) = (couple.case.plan(0), Array::new(&couple.case.input(0)));
+    let memory = Memory { data: data.bytes(), scratch: &[] };
+    let call = Call { plan: &plan, memory, arithmetic: couple.case.arithmetic(None), header: couple.case.header() };
+    let mut links = std::mem::take(&mut couple.rank.links);
+    let group = Arc::clone(&couple.rank.group);
+    std::thread::scope(|scope| {
+        scope.spawn(|| meanwhile(&group));
+        let ended = couple.rank.waiting(FOREVER, host, |wait| engine::run(&call, &mut links, alert, wait));
+        ended.expect_err("nobody came")
+    })
+}
+
+const MEDIA: [Medium; 3] = [Medium::Pipes(256), Medium::Rings(256), Medium::Sockets(1)];
+
 #[test]
 fn a_group_that_lost_somebody_ends_the_call() {
-    let mut couple = Couple::new(5, 256);
-    let group = Arc::clone(&couple.rank.group);
-    let herald = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(20));
-        group.failed.store(true, Ordering::SeqCst);
-        raise(&group.alarm, &group.bell);
+    for medium in MEDIA {
+        let halt = alone(medium, None, &mut Plain, |group| {
+            std::thread::sleep(Duration::from_millis(20));
+            group.lose();
+        });
+        assert_eq!(halt, Halt::Stop(Stop::Gone));
+    }
+}
+
+#[test]
+fn an_alert_is_read_away() {
+    let (bell_push, waiter) = UnixStream::pair().expect("sockets");
+    waiter.set_nonblocking(true).expect("an option");
+    // Several alerts for nothing, then one with a reason.
+    let halt = alone(Medium::Sockets(1), Some(waiter.as_fd()), &mut Plain, |group| {
+        for k in 0..20 {
+            (&bell_push).write_all(&[k]).expect("written");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        group.lose();
     });
-    assert_eq!(couple.run(FOREVER).0, Err(Halt::Stop(Stop::Gone)));
-    herald.join().expect("the herald");
+    assert_eq!(halt, Halt::Stop(Stop::Gone));
+    let left = (&waiter).read(&mut [0; 64]);
+    assert!(left.as_ref().is_ok_and(|n| *n <= 2) || left.is_err_and(|e| e.kind() == ErrorKind::WouldBlock));
+}
+
+/// A program that has had enough after some slices of waiting.
+struct Impatient(usize);
+
+impl Host for Impatient {
+    fn aside(&mut self, wait: &mut dyn FnMut()) {
+        wait();
+    }
+    fn interrupted(&mut self) -> bool {
+        self.0 -= 1;
+        self.0 == 0
+    }
+}
+
+#[test]
+fn the_program_can_interrupt_a_wait() {
+    for medium in MEDIA {
+        assert_eq!(alone(medium, None, &mut Impatient(2), |_| {}), Halt::Stop(Stop::Interrupted));
+    }
 }
 
 /// How often a medium was asked.

@@ -83,7 +83,7 @@ fn a_name_may_have_several_addresses() {
             let port = plan.at.port();
             plan.timeout = Duration::from_secs(10);
             let named = |rank, listening| {
-                let master = Master { host: "localhost".into(), port };
+                let master = Master { host: "localhost".into(), ports: vec![port] };
                 let meeting = Meeting { master, ..plan.meeting(rank, listening) };
                 meet(meeting, &mut |_, _| Ok(()), &mut Plain)
             };
@@ -194,7 +194,7 @@ fn a_name_that_does_not_resolve() {
         let (_, mut plan) = planned(2);
         plan.timeout = SHORT;
         for rank in [0, 1] {
-            let master = Master { host: "no-such-host.invalid".into(), port: 29500 };
+            let master = Master { host: "no-such-host.invalid".into(), ports: vec![29500] };
             let meeting = Meeting { master, ..plan.meeting(rank, None) };
             let error = text(meet(meeting, &mut |_, _| Ok(()), &mut Plain));
             assert!(error.contains("'no-such-host.invalid'") && error.contains("not resolve"), "{error}");
@@ -339,7 +339,7 @@ fn nothing_leaves_the_host_without_a_secret() {
         // Addresses for documentation: nobody has them.
         for host in ["192.0.2.1", "2001:db8::1"] {
             for rank in [0, 1] {
-                let master = Master { host: host.into(), port: 29500 };
+                let master = Master { host: host.into(), ports: vec![29500] };
                 let meeting = Meeting { master, ..plan.meeting(rank, None) };
                 let error = meet(meeting, &mut |_, _| Ok(()), &mut Plain).expect_err("no secret");
                 assert!(matches!(error, Error::Auth(_)), "{error:?}");

@@ -3,7 +3,7 @@
 
 use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
 use arx::schedule::verify::{Report, table, verify};
-use arx::schedule::{Algorithm, Collective};
+use arx::schedule::{Algorithm, Apply, Collective, Schedule, Step, UnknownAlgorithm};
 
 const WORLDS: std::ops::RangeInclusive<u32> = 1..=64;
 
@@ -41,6 +41,247 @@ fn every_schedule_is_right_for_every_world() {
             }
         }
     }
+}
+
+/// Steps, chunks sent, received and reduced of the rank that has most, and scratch: the formulas in the documentation.
+#[derive(Debug, PartialEq)]
+struct Cost {
+    chunks: u32,
+    steps: usize,
+    sent: u64,
+    received: u64,
+    reduced: u64,
+    scratch: u32,
+}
+
+fn counted(report: &Report) -> Cost {
+    let most = |counts: &[u64]| counts.iter().copied().max().expect("at least one rank");
+    Cost {
+        chunks: report.chunks,
+        steps: report.steps,
+        sent: most(&report.sent),
+        received: most(&report.received),
+        reduced: most(&report.reduced),
+        scratch: report.scratch,
+    }
+}
+
+/// What the documentation says of `p` ranks; None where it gives only bounds.
+fn documented(name: &str, collective: Collective, p: u32) -> Option<Cost> {
+    let others = p - 1;
+    let levels = p.next_power_of_two().ilog2();
+    let (chunks, steps, sent, received, reduced, scratch) = match (name, collective) {
+        ("ring", AllReduce) => (p, 2 * others, 2 * others, 2 * others, others, 0),
+        ("ring" | "recursive", ReduceScatter | AllGather | AllReduce) if name == "ring" || p.is_power_of_two() => {
+            let steps = if name == "ring" { others } else { levels };
+            let phases = if collective == AllReduce { 2 } else { 1 };
+            (p, phases * steps, phases * others, phases * others, if collective == AllGather { 0 } else { others }, 0)
+        }
+        ("ring", Reduce(_)) => (p, 2 * others, p, 2 * others, others, 0),
+        ("pairwise", AllReduce) => (p, 2 * others, 2 * others, 2 * others, others, others),
+        ("pairwise", ReduceScatter) => (p, others, others, others, others, others),
+        ("pairwise", AllGather) => (p, others, others, others, 0, 0),
+        ("pairwise", Reduce(_)) => (p, 2 * others, p, 2 * others, others, others),
+        ("exchange", AllReduce) if p == 2 => (1, 1, 1, 1, 1, 0),
+        ("exchange", AllReduce) => (1, others, others, others, others, others),
+        ("exchange", Broadcast(_)) => (1, others, others, 1, 0, 0),
+        ("exchange", Reduce(_)) => (1, others, 1, others, others, others),
+        ("doubling", AllReduce) if p.is_power_of_two() => (1, levels, levels, levels, levels, 0),
+        ("doubling", AllReduce) => (1, levels + 1, levels, levels, levels, 0),
+        ("tree", AllReduce) => (1, 2 * levels, levels, levels, levels, 0),
+        ("tree", Broadcast(_)) => (1, levels, levels, 1, 0, 0),
+        ("tree", Reduce(_)) => (1, levels, 1, levels, levels, 0),
+        ("chain", Broadcast(_)) => (1, if p == 2 { 1 } else { 2 }, 1, 1, 0, 0),
+        ("chain", Reduce(_)) => (1, if p == 2 { 1 } else { 2 }, 1, 1, 1, 0),
+        _ => return None,
+    };
+    let [sent, received, reduced] = [sent, received, reduced].map(u64::from);
+    Some(Cost { chunks, steps: steps as usize, sent, received, reduced, scratch })
+}
+
+#[test]
+fn steps_and_bytes_are_those_of_the_documentation() {
+    let mut compared = 0;
+    for name in "ring recursive doubling tree chain pairwise exchange".split(' ') {
+        for world in 2..=64_u32 {
+            for collective in collectives(world).into_iter().filter(|&collective| algorithm(name).serves(collective)) {
+                let Some(expected) = documented(name, collective, world) else { continue };
+                let report = proved(algorithm(name), collective, world);
+                assert_eq!(counted(&report), expected, "{name}, {collective:?}, {world} ranks");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 2000, "{compared}");
+}
+
+/// In any world halving and doubling take `⌈log2 p⌉` rounds each, of two steps at most, and the bytes of a ring on every rank.
+#[test]
+fn halving_and_doubling_send_no_more_than_a_ring_in_any_world() {
+    for world in 2..=64_u32 {
+        let rounds = world.next_power_of_two().ilog2() as usize;
+        for (collective, phases) in [(AllReduce, 2), (ReduceScatter, 1), (AllGather, 1)] {
+            let report = proved(Algorithm::Recursive, collective, world);
+            let least = vec![phases * u64::from(world - 1); world as usize];
+            assert_eq!((&report.sent, &report.received), (&least, &least), "{collective:?}, {world} ranks");
+            let fewest = phases as usize * rounds;
+            assert!((fewest..=2 * fewest).contains(&report.steps), "{}, {collective:?}, {world}", report.steps);
+        }
+        let root = proved(Algorithm::Recursive, Reduce(0), world);
+        assert_eq!(root.received[0], 2 * u64::from(world - 1));
+    }
+}
+
+/// Everybody but the root receives every chunk once, and the root none.
+#[test]
+fn a_broadcast_brings_every_chunk_once() {
+    for name in "ring tree chain k_ary:2:5 double_tree:5 exchange".split(' ') {
+        for (world, root) in (2..=64).flat_map(|world| [0, world / 2].map(|root| (world, root))) {
+            let report = proved(algorithm(name), Broadcast(root), world);
+            let mut expected = vec![u64::from(report.chunks); world as usize];
+            expected[root as usize] = 0;
+            assert_eq!(report.received, expected, "{name}, {world} ranks, root {root}");
+        }
+    }
+}
+
+#[test]
+fn a_broadcast_by_ring_costs_what_its_documentation_says() {
+    for world in 2..=64_u32 {
+        let report = proved(Algorithm::Ring, Broadcast(0), world);
+        let levels = world.next_power_of_two().ilog2();
+        assert!(report.steps <= (levels + world - 1) as usize, "{}, {world} ranks", report.steps);
+        assert!(report.sent[0] <= 2 * u64::from(world - 1));
+    }
+}
+
+/// Twice the array out of and into each rank at most, once combined; and for one root once the array out of each rank.
+#[test]
+fn a_double_tree_spreads_the_bytes() {
+    for world in 2..=64_u32 {
+        let report = proved(algorithm("double_tree:5"), AllReduce, world);
+        let array = u64::from(report.chunks);
+        for rank in 0..world as usize {
+            assert!(report.sent[rank] <= 2 * array && report.received[rank] <= 2 * array, "{world}: {report:?}");
+            assert!(report.reduced[rank] <= array, "{world}: {report:?}");
+        }
+        let broadcast = proved(algorithm("double_tree:5"), Broadcast(0), world);
+        assert!(broadcast.sent.iter().all(|&sent| sent <= array), "{world}: {broadcast:?}");
+        let reduce = proved(algorithm("double_tree:5"), Reduce(0), world);
+        assert!(reduce.received.iter().all(|&received| received <= array), "{world}: {reduce:?}");
+    }
+}
+
+#[test]
+fn a_k_ary_tree_has_so_many_steps_per_piece() {
+    for (world, arity, pieces) in (2..=64).flat_map(|world| [(world, 2, 5), (world, 3, 4)]) {
+        let report = proved(Algorithm::KAry { arity, pieces }, Broadcast(0), world);
+        let children = |v: u32| (1..world).filter(|&child| (child - 1) / arity == v).count();
+        let most = (0..world).map(|v| children(v) + usize::from(v > 0)).max().expect("a rank");
+        assert_eq!(report.steps, most * pieces as usize, "{world} ranks, {arity} children");
+        assert_eq!(report.sent[0], u64::from(pieces * arity.min(world - 1)));
+    }
+}
+
+/// A schedule among some ranks of a larger world is the same under other names, and names no others.
+#[test]
+fn schedules_can_be_given_to_some_ranks_of_a_larger_world() {
+    let ranks = [7, 2, 9, 4, 0];
+    for algorithm in algorithms() {
+        let plain = |rank| algorithm.schedule(AllReduce, rank, 5).expect("every algorithm serves all-reduce");
+        for rank in 0..5 {
+            let renamed: Vec<u32> = plain(rank).on(&ranks).peers().into_iter().collect();
+            let mut expected: Vec<u32> = plain(rank).peers().into_iter().map(|peer| ranks[peer as usize]).collect();
+            expected.sort_unstable();
+            assert_eq!(renamed, expected, "{algorithm}, rank {rank}");
+        }
+        // Back under the old names it is what it was.
+        let mut back = [0; 10];
+        (0..).zip(ranks).for_each(|(rank, name)| back[name as usize] = rank);
+        assert_eq!(plain(3).on(&ranks).on(&back), plain(3));
+    }
+}
+
+#[test]
+fn peers_are_those_a_rank_talks_to() {
+    let peers = |name, rank, world| -> Vec<u32> {
+        let schedule = algorithm(name).schedule(AllReduce, rank, world).expect("every algorithm serves all-reduce");
+        schedule.peers().into_iter().collect()
+    };
+    assert_eq!(peers("ring", 0, 6), [1, 5]);
+    assert_eq!(peers("recursive", 5, 8), [1, 4, 7]);
+    assert_eq!(peers("tree", 4, 8), [0, 5, 6]);
+    assert_eq!(peers("exchange", 2, 4), [0, 1, 3]);
+    assert!(peers("ring", 0, 1).is_empty());
+}
+
+#[test]
+fn schedules_that_follow_each_other_are_one() {
+    let phases = [ReduceScatter, AllGather].map(|phase| Algorithm::Pairwise.schedule(phase, 1, 4).expect("served"));
+    let [first, second] = phases.clone();
+    let both = first.then(second);
+    assert_eq!(both.scratch, 3);
+    assert_eq!(both.steps, [&phases[0].steps[..], &phases[1].steps[..]].concat());
+}
+
+/// With nobody to talk to there is nothing to do, for every algorithm and every collective that it serves.
+#[test]
+fn a_world_of_one_has_nothing_to_do() {
+    for algorithm in algorithms() {
+        for collective in collectives(1) {
+            let expected = algorithm.serves(collective).then(|| Schedule::new(1, []));
+            assert_eq!(algorithm.schedule(collective, 0, 1), expected, "{algorithm}, {collective:?}");
+            let of_two = algorithm.schedule(collective, 0, 2);
+            assert_eq!(of_two.is_some(), algorithm.serves(collective), "{algorithm}, {collective:?}");
+        }
+    }
+}
+
+#[test]
+fn scratch_has_the_length_of_the_chunk_it_is_combined_into() {
+    let schedule = Algorithm::Pairwise.schedule(ReduceScatter, 2, 4).expect("served");
+    assert_eq!(schedule.stands_for(), [Some(2), Some(2), Some(2)]);
+    let schedule = Algorithm::Exchange.schedule(AllReduce, 2, 4).expect("served");
+    assert_eq!(schedule.stands_for(), [Some(0), Some(0), Some(0)]);
+}
+
+/// What sums of halves need: one step combines all contributions to a chunk, and nothing else is combined.
+#[test]
+fn algorithms_that_round_once_combine_everything_at_once() {
+    for algorithm in algorithms() {
+        for (world, collective) in [3, 4, 7].into_iter().flat_map(|world| [(world, AllReduce), (world, Reduce(1))]) {
+            let Some(schedules) =
+                (0..world).map(|rank| algorithm.schedule(collective, rank, world)).collect::<Option<Vec<_>>>()
+            else {
+                continue;
+            };
+            let at_once = schedules.iter().flat_map(|schedule| &schedule.steps).all(|step| match step {
+                Step::Exchange { recv: Some((.., apply)), .. } => *apply == Apply::Store,
+                Step::Exchange { .. } => true,
+                Step::Local { srcs, finish, .. } => *finish && srcs.len() == world as usize,
+            });
+            assert_eq!(at_once, algorithm.rounds_once(), "{algorithm}, {collective:?}, {world} ranks");
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_has_a_name_that_means_it() {
+    for algorithm in algorithms() {
+        assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+    }
+    assert_eq!("chain".parse(), Ok(Algorithm::KAry { arity: 1, pieces: 1 }));
+    assert_eq!(algorithm("double_tree"), Algorithm::DoubleTree { pieces: 16 });
+    assert_eq!(algorithm("k_ary:4"), Algorithm::KAry { arity: 4, pieces: 16 });
+    for wrong in ["", "rings", "ring:2", "double_tree:0", "double_tree:x", "double_tree:1:2", "k_ary:2:3:4", "Ring"] {
+        assert_eq!(wrong.parse::<Algorithm>(), Err(UnknownAlgorithm(wrong.to_owned())));
+    }
+    let message = "rings".parse::<Algorithm>().expect_err("unknown").to_string();
+    assert_eq!(
+        message,
+        "\"rings\" is none of the algorithms ring, recursive, doubling, tree, chain, k_ary:ARITY:PIECES, \
+         double_tree:PIECES, pairwise, exchange"
+    );
 }
 
 /// The documentation shows what every rank has after each step, for three ranks: exactly what `table` prints.

@@ -76,7 +76,7 @@ fn a_peer_that_does_not_read_is_not_dead() {
         let mut sent = 0;
         let from = Instant::now();
         while from.elapsed() < 3 * SILENCE {
-            sent += here.tx.write(&[], &body[sent..]).expect("the peer is alive");
+            sent += here.tx.write(&[], &body[sent..], &[]).expect("the peer is alive");
             thread::sleep(Duration::from_millis(1));
         }
         assert!(sent < body.len(), "the link holds everything");
@@ -207,7 +207,7 @@ fn a_host_that_vanishes_breaks_its_connections() {
         }
         hosts.unplug();
         // The first two are idle, the last one has bytes under way.
-        assert_eq!(ends[2].0.tx.write(b"are you there?", &[]), Ok(14));
+        assert_eq!(ends[2].0.tx.write(b"are you there?", &[], &[]), Ok(14));
         for (here, there) in &mut ends {
             for (end, rank) in [(here, 1), (there, 0)] {
                 let broken = loop {

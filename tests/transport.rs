@@ -1,5 +1,8 @@
 //! What every medium does, for all of them: a test here takes a medium and knows nothing about it.
 
+#[path = "tcp/ends.rs"]
+mod ends;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -10,7 +13,7 @@ use std::time::{Duration, Instant};
 use arx::arena::Segment;
 use arx::kernels::Bytes;
 use arx::transport::shm::ring::Ring;
-use arx::transport::{Broken, Link, Rx, Tx, mem, shm};
+use arx::transport::{Broken, Link, Rx, Tx, mem, shm, tcp};
 use arx::wait::Bell;
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,6 +29,8 @@ struct Medium {
 
 const MEM: Medium = Medium { pair: |capacity| mem::pair([3, 8], capacity, &Arc::new(Bell::default())), exact: true };
 const SHM: Medium = Medium { pair: shm_pair, exact: true };
+const TCP: Medium = Medium { pair: |capacity| tcp_pair(1, capacity), exact: false };
+const TCP_STREAMS: Medium = Medium { pair: |capacity| tcp_pair(3, capacity), exact: false };
 
 fn shm_pair(capacity: usize) -> (Link, Link) {
     let first = size_of::<Bell>().next_multiple_of(Ring::ALIGN);
@@ -37,6 +42,11 @@ fn shm_pair(capacity: usize) -> (Link, Link) {
         rx: Box::new(shm::Reader::new(ring(inn), peer)),
     };
     (link(first, second, 8), link(second, first, 3))
+}
+
+fn tcp_pair(streams: usize, capacity: usize) -> (Link, Link) {
+    let (left, right) = ends::connections(ends::V4, streams, Some(capacity));
+    (tcp::link(8, left), tcp::link(3, right))
 }
 
 /// All tests, for one medium.
@@ -62,6 +72,8 @@ macro_rules! conformance {
 }
 conformance!(mem_pipe, super::MEM);
 conformance!(shm_ring, super::SHM);
+conformance!(tcp_socket, super::TCP);
+conformance!(tcp_sockets, super::TCP_STREAMS);
 
 /// Nothing here takes long; a medium may need a moment to deliver.
 const HANG: Duration = Duration::from_secs(30);
@@ -335,7 +347,7 @@ fn any_sequence_of_calls_is_that_of_a_queue(medium: Medium) {
     proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(lines in 1..5usize, acts in acts())| {
         let capacity = 64 * lines;
         let (mut left, mut right) = (medium.pair)(capacity);
-        let mut model = VecDeque::new();
+        let mut model: VecDeque<u8> = VecDeque::new();
         let (mut written, mut seen) = (0, 0);
         for act in acts {
             match act {

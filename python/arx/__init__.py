@@ -1,7 +1,17 @@
 """Collective communication for Python on CPUs: all-reduce arrays in place, without MPI and without torch."""
 
 from arx import functional
-from arx._arx import Group, all_reduce, barrier, broadcast, build_info, is_initialized, world
+from arx._arx import (
+    Explanation,
+    Group,
+    all_reduce,
+    barrier,
+    broadcast,
+    build_info,
+    explain,
+    is_initialized,
+    world,
+)
 from arx._memory import empty, empty_like, zeros
 from arx._operations import ReduceOp
 from arx._world import init, local_rank, local_size, node_rank, num_nodes, rank, shutdown, size
@@ -23,6 +33,7 @@ __all__ = [
     "ArxError",
     "AuthError",
     "CollectiveTimeout",
+    "Explanation",
     "Group",
     "InitError",
     "MismatchError",
@@ -36,6 +47,7 @@ __all__ = [
     "build_info",
     "empty",
     "empty_like",
+    "explain",
     "functional",
     "init",
     "is_initialized",

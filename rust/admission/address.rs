@@ -112,36 +112,35 @@ fn parse_ports(text: &str) -> Result<Ports> {
     }
 }
 
-/// Name and port of rank 0.
+/// Name and port of rank 0; ports that are tried in turn, if there are several: a port that a launcher computed may be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
     pub host: String,
-    pub port: u16,
+    pub ports: Vec<u16>,
 }
 
 impl fmt::Display for Master {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let all: Vec<String> = self.ports.iter().map(|port| format!("{host}:{port}")).collect();
+        f.write_str(&all.join(","))
     }
 }
 
 impl Master {
-    /// `host:port`, `10.0.0.1:port` or `[fd00::1]:port`.
+    /// `host:port`, `10.0.0.1:port` or `[fd00::1]:port`; several of one host, with commas.
     pub fn parse(text: &str) -> Result<Master> {
-        let wrong = || {
-            Error::Init(format!("the master '{text}' is not of the form host:port, 10.0.0.1:port or [fd00::1]:port"))
-        };
-        let (host, port) = text.trim().rsplit_once(':').ok_or_else(wrong)?;
-        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-        if bare.is_none() && host.contains(':') {
-            return Err(wrong());
+        let mut all = text.split(',').map(one_of);
+        let (host, port) = all.next().expect("split gives one at least")?;
+        let mut master = Master { host, ports: vec![port] };
+        for next in all {
+            let (host, port) = next?;
+            if host != master.host {
+                return Err(Error::Init(format!("the master '{text}' names several hosts: rank 0 is on one")));
+            }
+            master.ports.push(port);
         }
-        let host = bare.unwrap_or(host).to_owned();
-        Ok(Master { host, port: port.parse().map_err(|_| wrong())? })
+        Ok(master)
     }
 
     /// Whether it is written so that it can only mean the host it is read on.
@@ -151,18 +150,29 @@ impl Master {
     }
 }
 
-/// The addresses of `master`, in the system's order of preference. A lookup takes as long as the system's resolver
-/// likes, so a thread asks and this one goes on looking at the clock and at its host.
+fn one_of(text: &str) -> Result<(String, u16)> {
+    let wrong =
+        || Error::Init(format!("the master '{text}' is not of the form host:port, 10.0.0.1:port or [fd00::1]:port"));
+    let (host, port) = text.trim().rsplit_once(':').ok_or_else(wrong)?;
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    if bare.is_none() && host.contains(':') {
+        return Err(wrong());
+    }
+    Ok((bare.unwrap_or(host).to_owned(), port.parse().map_err(|_| wrong())?))
+}
+
+/// The addresses of `master`, in the system's order of preference, with each of its ports. A lookup takes as long as the
+/// system's resolver likes, so a thread asks and this one goes on looking at the clock and at its host.
 pub fn resolve(
     master: &Master,
     until: Instant,
     host: &mut dyn Host,
 ) -> Result<std::result::Result<Vec<SocketAddr>, String>> {
     if let Ok(ip) = master.host.parse::<IpAddr>() {
-        return Ok(Ok(vec![SocketAddr::new(ip, master.port)]));
+        return Ok(Ok(master.ports.iter().map(|port| SocketAddr::new(ip, *port)).collect()));
     }
     let (tell, answer) = channel();
-    let name = (master.host.clone(), master.port);
+    let name = (master.host.clone(), 0);
     // Nobody joins it: it ends when the resolver does, and tells nobody if this side has given up.
     std::thread::Builder::new()
         .name("arx-resolve".into())
@@ -175,7 +185,10 @@ pub fn resolve(
     loop {
         match answer.try_recv() {
             Ok(Ok(found)) if found.is_empty() => return Ok(Err("the name has no address".into())),
-            Ok(Ok(found)) => return Ok(Ok(found.into_iter().map(socket::canonical).collect())),
+            Ok(Ok(found)) => {
+                let with_ports = |at: SocketAddr| master.ports.iter().map(move |port| SocketAddr::new(at.ip(), *port));
+                return Ok(Ok(found.into_iter().map(socket::canonical).flat_map(with_ports).collect()));
+            }
             Ok(Err(e)) => return Ok(Err(e.to_string())),
             Err(TryRecvError::Disconnected) => return Ok(Err("the lookup failed".into())),
             Err(TryRecvError::Empty) if Instant::now() >= until => {
@@ -221,7 +234,7 @@ mod tests {
             (" localhost:0\n", "localhost", 0),
         ] {
             let master = Master::parse(text).expect(text);
-            assert_eq!(master, Master { host: host.into(), port });
+            assert_eq!(master, Master { host: host.into(), ports: vec![port] });
             assert_eq!(master.to_string(), text.trim());
         }
         for text in ["h0", "h0:", "h0:x", "h0:65536", "fd00::7:80", ""] {
@@ -232,7 +245,7 @@ mod tests {
 
     #[test]
     fn only_what_cannot_mean_another_host_is_loopback() {
-        let is = |host: &str| Master { host: host.into(), port: 1 }.is_loopback();
+        let is = |host: &str| Master { host: host.into(), ports: vec![1] }.is_loopback();
         assert!(is("localhost") && is("LocalHost") && is("127.0.0.1") && is("127.0.1.1") && is("::1"));
         assert!(!is("h0") && !is("10.0.0.1") && !is("fd00::1") && !is("localhost.example"));
     }

@@ -9,6 +9,9 @@ use crate::error::{Error, Rank, Result};
 use crate::health::MAX_WORLD;
 use crate::machine;
 use crate::rendezvous::Listening;
+use crate::schedule::cost::Model;
+
+use super::probe::SEGMENT;
 
 /// Spinning longer than this costs the others more than a wake-up costs this rank.
 const SPIN: Duration = Duration::from_micros(50);
@@ -33,7 +36,8 @@ pub struct Config {
     /// `ARX_SPIN_US`.
     pub spin: Option<Duration>,
     /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304` (bytes), `cores=2` (instead of those that are
-    /// there), any of them; rank 0's word counts for all.
+    /// there), any of them; and, all of them, `alpha_ns=`, `overhead_ns=`, `beta_fs=` and `gamma_fs=` (per byte), which say how
+    /// the network is instead of measuring it. Rank 0's word counts for all.
     pub tune: Option<String>,
     /// None: all ranks are on this host.
     pub across: Option<Across>,
@@ -64,7 +68,7 @@ impl Config {
         if self.rank >= self.world {
             return Err(Error::Init(format!("rank {} of a world of {}: ranks go from 0", self.rank, self.world)));
         }
-        let known = ["chunk", "round", "symmetric", "ring", "cores"];
+        let known = ["chunk", "round", "symmetric", "ring", "cores", "alpha_ns", "overhead_ns", "beta_fs", "gamma_fs"];
         for word in self.tune.iter().flat_map(|t| t.split(',')).filter(|w| !w.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             if !known.contains(&key) || value.parse::<usize>().is_err() {
@@ -98,6 +102,13 @@ impl Config {
             round: self.tuned("round").unwrap_or(ROUND).clamp(64, cap).next_multiple_of(64),
             symmetric: self.tuned("symmetric").unwrap_or(MEASURE),
         }
+    }
+
+    /// How the network between hosts is, if that is said.
+    pub(super) fn network(&self) -> Option<Model> {
+        let [alpha, overhead] = ["alpha_ns", "overhead_ns"].map(|key| self.tuned(key).map(|n| n as f64 * 1e-9));
+        let [beta, gamma] = ["beta_fs", "gamma_fs"].map(|key| self.tuned(key).map(|n| n as f64 * 1e-15));
+        Some(Model { alpha: alpha?, overhead: overhead?, beta: beta?, gamma: gamma?, segment: SEGMENT })
     }
 
     /// What rank 0 tells the others.

@@ -111,6 +111,10 @@ impl Local {
         self.socket
     }
 
+    pub fn direct(&self) -> &Direct {
+        &self.direct
+    }
+
     pub fn is_crowd(&self) -> bool {
         self.direct.is_crowd()
     }

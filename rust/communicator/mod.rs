@@ -13,7 +13,10 @@ mod blame;
 mod call;
 mod config;
 mod doors;
+mod explain;
 mod local;
+mod network;
+mod probe;
 mod remote;
 
 use std::os::fd::RawFd;
@@ -34,6 +37,7 @@ pub use crate::rendezvous::Listening;
 pub use algorithm::Algorithm;
 pub use call::{Call, Collective, Element, tuple};
 pub use config::{Across, Config};
+pub use explain::Explanation;
 
 use local::{Fault, Local, Outcome};
 use remote::Remote;
@@ -128,6 +132,15 @@ impl Communicator {
                 self.hosts.count()
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// Which way `call` would take on `array`, and why. Nobody else is asked.
+    pub fn explain(&self, call: &Call<'_>, array: Bytes<'_>) -> Explanation {
+        match &self.reach {
+            Reach::Alone => Explanation::alone(),
+            Reach::Host(local) => Explanation::on_one_host(local.direct(), call, array),
+            Reach::Hosts(remote) => Explanation::over_hosts(remote.network(), &self.hosts, call, array.len()),
         }
     }
 

@@ -5,18 +5,20 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::admission::Network;
+use crate::admission;
 use crate::arena::heap::Heap;
 use crate::direct::{Boards, Direct, Turn, Verdict};
+use crate::dtype::{DType, ReduceOp};
 use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
 use crate::health::{Control, Report, State};
 use crate::hierarchy::{Hosts, Session, Way};
 use crate::kernels::Bytes;
 use crate::machine;
-use crate::messages::Messages;
+use crate::messages::{Messages, aligned};
 use crate::rendezvous::{Job, Meeting, Met, meet};
 use crate::schedule;
+use crate::schedule::cost::Model;
 use crate::transport::Broken;
 use crate::wait::{Host, Patience, Stop, Wait, raise};
 
@@ -25,6 +27,8 @@ use super::call::Call;
 use super::config::{Across, Config};
 use super::doors::Doors;
 use super::local::{Fault, Outcome, Shared};
+use super::network::{self, Network};
+use super::probe::Probe;
 
 /// What connects a rank with others of which some are on other hosts.
 #[derive(Debug)]
@@ -34,6 +38,7 @@ pub(super) struct Remote {
     direct: Direct,
     messages: Messages,
     control: Arc<Control>,
+    network: Network,
     /// For halves that travel as float32.
     wide: Vec<Cell<u8>>,
     spin: Duration,
@@ -64,18 +69,20 @@ impl Remote {
             shared = Some(Shared::join(&job, config, host)?);
             Ok(())
         };
-        let network = Network::parse(across.iface.as_deref(), across.ports.as_deref())?;
+        let network = admission::Network::parse(across.iface.as_deref(), across.ports.as_deref())?;
+        let place = format!("{} {} {}", across.master, config.world, across.apart);
+        let known = config.network().or_else(|| network::seen(&place));
         let meeting = Meeting {
             job: job.clone(),
             master: across.master,
             secret: across.secret,
             network,
             apart: across.apart,
-            settings: Vec::new(),
+            settings: known.map_or(Vec::new(), |model| network::words(&model).map(f64::to_bits).to_vec()),
             listening: across.listening,
             silence: Duration::from_secs(5),
         };
-        let Met { nodes, contacts, .. } = meet(meeting, &mut form, host)?;
+        let Met { nodes, contacts, settings } = meet(meeting, &mut form, host)?;
         let Shared { direct, heap, .. } = shared.expect("every rank has formed a node");
         let silence = contacts.silence;
         let here = &contacts.members[config.rank as usize].host;
@@ -84,8 +91,11 @@ impl Remote {
         let boards = direct.boards().clone();
         let control = Arc::new(Control::start(contacts, move || raise_in(&boards))?);
         let doors = Doors::new(config.rank, Arc::clone(&control), 1, silence);
-        let remote = Remote {
-            hosts: Hosts::new(nodes, config.rank),
+        let hosts = Hosts::new(nodes, config.rank);
+        let told = (settings.len() == 4).then(|| network::of_words([0, 1, 2, 3].map(|k| f64::from_bits(settings[k]))));
+        let mut remote = Remote {
+            network: Network::new(network::of_words([0.0; 4]), &hosts),
+            hosts,
             direct,
             messages: Messages::new(config.world as usize, Box::new(doors)),
             control,
@@ -93,6 +103,9 @@ impl Remote {
             spin: config.spin(crowd),
             timeout: config.timeout,
         };
+        let model = remote.survey(told, host)?;
+        remote.network = Network::new(model, &remote.hosts);
+        network::remember(place, model);
         Ok((remote, heap))
     }
 
@@ -115,16 +128,15 @@ impl Remote {
         (dst, src): (Bytes<'_>, Bytes<'_>),
         host: &mut dyn Host,
     ) -> Outcome {
+        if src.is_empty() {
+            return self.barrier(sequence, call, host);
+        }
         let way = match call.algorithm {
             Algorithm::Flat(algorithm) => Way::Flat(algorithm),
             Algorithm::Hierarchical(Some(algorithm)) => Way::Hierarchical(algorithm),
-            _ => Way::Hierarchical(schedule::Algorithm::Exchange),
+            _ => Way::Hierarchical(self.network.algorithm(call, src.len(), &self.hosts)),
         };
-        let empty = src.is_empty();
-        self.run(sequence, call, host, |session| match empty {
-            true => session.barrier(schedule::Algorithm::Exchange),
-            false => session.all_reduce(way, call.reduction(), dst, src),
-        })
+        self.run(sequence, call, host, |session| session.all_reduce(way, call.reduction(), dst, src))
     }
 
     pub fn broadcast(
@@ -135,14 +147,42 @@ impl Remote {
         array: Bytes<'_>,
         host: &mut dyn Host,
     ) -> Outcome {
-        self.run(sequence, call, host, |session| match array.is_empty() {
-            true => session.barrier(schedule::Algorithm::Exchange),
-            false => session.broadcast(schedule::Algorithm::Tree, root, array),
-        })
+        if array.is_empty() {
+            return self.barrier(sequence, call, host);
+        }
+        let best = self.network.algorithm(call, array.len(), &self.hosts);
+        self.run(sequence, call, host, |session| session.broadcast(best, root, array))
     }
 
     pub fn barrier(&mut self, sequence: u64, call: &Call<'_>, host: &mut dyn Host) -> Outcome {
-        self.run(sequence, call, host, |session| session.barrier(schedule::Algorithm::Exchange))
+        let best = self.network.barrier();
+        self.run(sequence, call, host, |session| session.barrier(best))
+    }
+
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Finds out how the network is, unless rank 0 has said so, and sees to it that all ranks know the same of it.
+    fn survey(&mut self, told: Option<Model>, host: &mut dyn Host) -> Result<Model> {
+        let mut memory = Vec::new();
+        let words = aligned(&mut memory, 4 * size_of::<f64>());
+        let partner = self.hosts.partner();
+        let call = Call::barrier(None);
+        let outcome = self.session(0, &call, host, |session| {
+            let model = match told {
+                Some(model) => model,
+                None => Probe { messages: session.messages, partner, rounds: 1, wait: session.wait }.run()?,
+            };
+            let bytes = network::words(&model).map(f64::to_ne_bytes);
+            words.iter().zip(bytes.as_flattened()).for_each(|(cell, byte)| cell.set(*byte));
+            let way = Way::Hierarchical(schedule::Algorithm::Doubling);
+            session.all_reduce(way, (DType::Float64, ReduceOp::Max), words, words)
+        });
+        outcome.map_err(|trouble| self.explain(trouble, 0, &call, host))?;
+        let bytes: Vec<u8> = words.iter().map(Cell::get).collect();
+        let number = |k: usize| f64::from_ne_bytes(bytes[8 * k..8 * k + 8].try_into().expect("eight bytes"));
+        Ok(network::of_words([0, 1, 2, 3].map(number)))
     }
 
     fn run(
@@ -152,14 +192,29 @@ impl Remote {
         host: &mut dyn Host,
         work: impl FnOnce(&mut Session<'_, '_>) -> std::result::Result<Verdict, Halt>,
     ) -> Outcome {
-        let control = Arc::clone(&self.control);
-        if let Some(verdict) = control.verdict() {
+        if let Some(verdict) = self.control.verdict() {
             return Err(Fault::Closed(verdict.error()));
         }
-        control.begun(sequence);
+        self.control.begun(sequence);
+        match self.session(sequence, call, host, work) {
+            Ok(()) => {
+                self.control.completed(sequence);
+                Ok(())
+            }
+            Err(trouble) => Err(Fault::Closed(self.explain(trouble, sequence, call, host))),
+        }
+    }
+
+    fn session(
+        &mut self,
+        sequence: u64,
+        call: &Call<'_>,
+        host: &mut dyn Host,
+        work: impl FnOnce(&mut Session<'_, '_>) -> std::result::Result<Verdict, Halt>,
+    ) -> std::result::Result<(), Trouble> {
+        let control = &self.control;
         let fingerprint = call.fingerprint();
         let boards = self.direct.boards().clone();
-        let limit = call.timeout.unwrap_or(self.timeout);
         let mut wait = Wait {
             bell: &boards.control().bell,
             alarm: &boards.control().alarm,
@@ -169,7 +224,7 @@ impl Remote {
                 }
                 control.broken(sequence)
             },
-            patience: Patience { spin: self.spin, limit },
+            patience: Patience { spin: self.spin, limit: call.timeout.unwrap_or(self.timeout) },
             host,
         };
         let mut session = Session {
@@ -177,21 +232,17 @@ impl Remote {
             direct: &mut self.direct,
             messages: &mut self.messages,
             wide: &mut self.wide,
-            turn: Turn { sequence, fingerprint, algorithm: call.algorithm.direct() },
+            // Boards count from 1, and the survey comes before the first call.
+            turn: Turn { sequence: sequence + 1, fingerprint, algorithm: call.algorithm.direct() },
             header: Header { kind: 0, sequence, fingerprint, bytes: 0 },
             wait: &mut wait,
         };
-        let trouble = match work(&mut session) {
-            Ok(Verdict::Agreed) => {
-                control.completed(sequence);
-                return Ok(());
-            }
-            Ok(Verdict::Differs) => Trouble::Differs,
-            Err(Halt::Differs { .. }) => Trouble::Differs,
-            Err(Halt::Stop(stop)) => Trouble::Stop(stop),
-            Err(Halt::Broken(broken)) => Trouble::Broken(broken),
-        };
-        Err(Fault::Closed(self.explain(trouble, sequence, call, host)))
+        match work(&mut session) {
+            Ok(Verdict::Agreed) => Ok(()),
+            Ok(Verdict::Differs) | Err(Halt::Differs { .. }) => Err(Trouble::Differs),
+            Err(Halt::Stop(stop)) => Err(Trouble::Stop(stop)),
+            Err(Halt::Broken(broken)) => Err(Trouble::Broken(broken)),
+        }
     }
 
     /// What the caller raises, and everybody else: the verdict of rank 0.

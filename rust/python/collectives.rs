@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 
+use super::explanation::Explanation;
 use super::group::{Reduce, Spread};
 use super::world;
 
@@ -23,7 +24,10 @@ use super::world;
 /// group : Group, optional
 ///     Instead of the world.
 /// algo : str, optional
-///     "auto" (the default, which `ARX_ALGO` may change), or one of "lines" (up to 1 KiB), "staged", "symmetric" to force a way; equal on all ranks.
+///     "auto" (the default, which `ARX_ALGO` may change) takes what is fastest (`explain` says what that is). By shared memory,
+///     on one host: "lines" (up to 1 KiB), "staged", "symmetric". By messages among all ranks: "ring", "recursive", "doubling",
+///     "tree", "chain", "k_ary:ARITY:PIECES", "double_tree:PIECES", "pairwise", "exchange". Over several hosts:
+///     "hierarchical", shared memory within hosts and messages between them, or "hierarchical+ring" and so on. Equal on all ranks.
 /// timeout : float, optional
 ///     Seconds without progress after which waiting ends, instead of the group's.
 /// name : str, optional
@@ -102,4 +106,31 @@ pub fn barrier<'py>(
     timeout: Option<Bound<'py, PyAny>>,
 ) -> PyResult<()> {
     world::resolve(py, group)?.get().barrier(py, timeout)
+}
+
+/// Which way `all_reduce` would take for `x`, and why: a local question, which moves no data and asks no other rank.
+///
+/// Parameters
+/// ----------
+/// x, op, group, algo
+///     As in `all_reduce`. The answer depends on size, dtype, operation and memory of `x`, not on its values.
+///
+/// Returns
+/// -------
+/// Explanation
+///     With `algorithm` as `algo=` names it, `why`, the predicted `seconds` and the `candidates` with theirs; `print` it for a table.
+///     Times are predicted between hosts only, by the model that was measured when the group formed.
+///
+/// Examples
+/// --------
+/// >>> print(arx.explain(np.zeros(1 << 20, np.float32)))      # doctest: +SKIP
+#[pyfunction]
+#[pyo3(signature = (x, op = None, *, group = None, algo = None))]
+pub fn explain(
+    x: Bound<'_, PyAny>,
+    op: Option<Bound<'_, PyAny>>,
+    group: Option<Bound<'_, PyAny>>,
+    algo: Option<Bound<'_, PyAny>>,
+) -> PyResult<Explanation> {
+    world::resolve(x.py(), group)?.get().explain(x, op, algo)
 }

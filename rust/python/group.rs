@@ -10,6 +10,7 @@ use pyo3::types::{PyMemoryView, PyTuple};
 
 use super::arguments;
 use super::arrays::{Array, Packed};
+use super::explanation::Explanation;
 use super::host::{Attached, Detached, detach};
 use super::memory::Block;
 use super::world;
@@ -232,6 +233,22 @@ impl Group {
         perform(py, false, |host| communicator.barrier(&Call::barrier(timeout), host))
     }
 
+    /// As the function `arx.explain`, in this group.
+    #[pyo3(signature = (x, op = None, *, algo = None))]
+    pub fn explain(
+        &self,
+        x: Bound<'_, PyAny>,
+        op: Option<Bound<'_, PyAny>>,
+        algo: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Explanation> {
+        let communicator = self.lock()?;
+        let request = Reduce { x, op, out: None, algo, timeout: None, name: None };
+        let r = request.check(self.algorithm, &communicator)?;
+        let packed = (!r.input.contiguous).then(|| Packed::of(&r.input));
+        let bytes = packed.as_ref().map_or_else(|| r.input.bytes(), Packed::bytes);
+        Ok(Explanation(communicator.explain(&r.call(), bytes)))
+    }
+
     /// Leaves the group; ranks that still need this one get `PeerLostError`. Harmless when called twice.
     fn shutdown(slf: &Bound<'_, Self>) -> PyResult<()> {
         world::leave(slf, false)
@@ -305,6 +322,19 @@ impl<'py> Reduce<'py> {
     }
 }
 
+impl Reduction<'_, '_> {
+    fn call(&self) -> Call<'_> {
+        Call {
+            collective: Collective::AllReduce(self.op),
+            element: self.input.kind.element(),
+            shape: self.input.shape(),
+            algorithm: self.algorithm,
+            name: self.name,
+            timeout: self.timeout,
+        }
+    }
+}
+
 /// Arguments of a broadcast as they were passed.
 pub struct Spread<'py> {
     pub x: Bound<'py, PyAny>,
@@ -318,14 +348,7 @@ impl Group {
         let py = request.x.py();
         let mut communicator = self.lock()?;
         let r = self.checked(py, &mut communicator, |group| request.check(self.algorithm, group))?;
-        let call = Call {
-            collective: Collective::AllReduce(r.op),
-            element: r.input.kind.element(),
-            shape: r.input.shape(),
-            algorithm: r.algorithm,
-            name: r.name,
-            timeout: r.timeout,
-        };
+        let call = r.call();
         let written = r.output.as_ref().unwrap_or(&r.input);
         let long = r.input.len() > LONG;
         if r.input.contiguous && written.contiguous {

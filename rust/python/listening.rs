@@ -38,7 +38,7 @@ pub fn listen(
     port_range: Option<&str>,
 ) -> PyResult<Listening> {
     let network = Network::parse(iface, port_range)?;
-    let master = address.map_or(Ok(Master { host: String::new(), port: 0 }), Master::parse)?;
+    let master = address.map_or(Ok(Master { host: String::new(), ports: vec![0] }), Master::parse)?;
     let mut host = Attached { py, raised: None };
     let until = Instant::now() + PATIENCE;
     match communicator::Listening::bind(&master, &network, true, until, &mut host) {

@@ -6,6 +6,7 @@ mod arrays;
 mod collectives;
 mod dlpack;
 mod errors;
+mod explanation;
 mod exporters;
 mod group;
 mod host;
@@ -42,7 +43,9 @@ fn _arx(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(collectives::all_reduce, m)?)?;
     m.add_function(wrap_pyfunction!(collectives::broadcast, m)?)?;
     m.add_function(wrap_pyfunction!(collectives::barrier, m)?)?;
+    m.add_function(wrap_pyfunction!(collectives::explain, m)?)?;
     m.add_function(wrap_pyfunction!(listening::listen, m)?)?;
+    m.add_class::<explanation::Explanation>()?;
     m.add_class::<group::Group>()?;
     m.add_class::<listening::Listening>()?;
     Ok(())

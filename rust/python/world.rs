@@ -68,7 +68,7 @@ impl Settings {
     fn across(&self) -> PyResult<Option<Across>> {
         let Some(master) = &self.master else { return Ok(None) };
         Ok(Some(Across {
-            master: Master::parse(master.split(',').next().expect("split gives one at least"))?,
+            master: Master::parse(master)?,
             secret: self.secret.clone(),
             iface: self.iface.clone(),
             ports: self.port_range.clone(),

@@ -30,8 +30,8 @@ impl Listening {
     ) -> Result<Listening> {
         if master.host.is_empty() {
             let routed = if secret { network.any_source().or_else(|| own_addresses().first().copied()) } else { None };
-            let at = SocketAddr::new(routed.unwrap_or(Ipv4Addr::LOCALHOST.into()), master.port);
-            return listen(at, master, network)?.ok_or_else(|| not_here(master, &[at]));
+            let at = with_ports(routed.unwrap_or(Ipv4Addr::LOCALHOST.into()), master);
+            return first(&at, master, network)?.ok_or_else(|| not_here(master, &at));
         }
         let mut named = loop {
             match resolve(master, until, host)? {
@@ -50,27 +50,38 @@ impl Listening {
         } else if !master.is_loopback() {
             // Some systems give a host's own name a loopback address, where nobody else can come.
             let routed: Vec<SocketAddr> = named.iter().copied().filter(|a| !a.ip().is_loopback()).collect();
-            for at in &routed {
-                if let Some(listening) = listen(*at, master, network)? {
-                    return Ok(listening);
-                }
-            }
-            return everywhere(named[0], master, network);
+            return match first(&routed, master, network)? {
+                Some(listening) => Ok(listening),
+                None => everywhere(named[0], master, network),
+            };
         }
-        for at in &named {
-            if let Some(listening) = listen(*at, master, network)? {
-                return Ok(listening);
-            }
-        }
-        Err(not_here(master, &named))
+        first(&named, master, network)?.ok_or_else(|| not_here(master, &named))
     }
+}
+
+fn with_ports(ip: IpAddr, master: &Master) -> Vec<SocketAddr> {
+    master.ports.iter().map(|port| SocketAddr::new(ip, *port)).collect()
+}
+
+/// The first of these at which rank 0 can listen. `None` if none is an address of this host; if those that are have been
+/// taken by others, an error.
+fn first(all: &[SocketAddr], master: &Master, network: &Network) -> Result<Option<Listening>> {
+    let mut taken = None;
+    for at in all {
+        match listen(*at, master, network) {
+            Ok(Some(listening)) => return Ok(Some(listening)),
+            Ok(None) => {}
+            Err(error) => taken = Some(error),
+        }
+    }
+    taken.map_or(Ok(None), Err)
 }
 
 /// None of the addresses that the name has is this host's own (it stands behind a translator), or none but a loopback one.
 fn everywhere(like: SocketAddr, master: &Master, network: &Network) -> Result<Listening> {
     let any: IpAddr = if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let at = SocketAddr::new(any, master.port);
-    let mut listening = listen(at, master, network)?.ok_or_else(|| not_here(master, &[at]))?;
+    let at = with_ports(any, master);
+    let mut listening = first(&at, master, network)?.ok_or_else(|| not_here(master, &at))?;
     let own = network
         .source(like.is_ipv4())
         .or_else(|| own_addresses().into_iter().find(|ip| ip.is_ipv4() == like.is_ipv4()));
@@ -80,7 +91,7 @@ fn everywhere(like: SocketAddr, master: &Master, network: &Network) -> Result<Li
 
 /// `None` if the address is not this host's.
 fn listen(at: SocketAddr, master: &Master, network: &Network) -> Result<Option<Listening>> {
-    if master.port == 0 && network.ports.is_some() {
+    if at.port() == 0 && network.ports.is_some() {
         let (fd, address) = network.listen(at, 0)?;
         return Ok(Some(Listening { fd, address }));
     }

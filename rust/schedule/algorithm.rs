@@ -89,12 +89,21 @@ impl Algorithm {
     }
 
     pub fn serves(self, collective: Collective) -> bool {
-        let small = match collective {
-            Collective::Broadcast(_) => Collective::Broadcast(0),
-            Collective::Reduce(_) => Collective::Reduce(0),
-            others => others,
-        };
-        self.among_several(small, 0, 2).is_some()
+        use Collective::{AllReduce, Broadcast, Reduce};
+        match self {
+            Algorithm::Ring => true,
+            Algorithm::Recursive | Algorithm::Pairwise => !matches!(collective, Broadcast(_)),
+            Algorithm::Doubling => collective == AllReduce,
+            Algorithm::Tree | Algorithm::KAry { .. } | Algorithm::DoubleTree { .. } | Algorithm::Exchange => {
+                matches!(collective, AllReduce | Broadcast(_) | Reduce(_))
+            }
+        }
+    }
+
+    /// Whether every element is combined out of the raw contributions at once, with one rounding and no rounded partial result:
+    /// what sums of halves need.
+    pub fn rounds_once(self) -> bool {
+        matches!(self, Algorithm::Pairwise | Algorithm::Exchange)
     }
 
     fn among_several(self, collective: Collective, rank: Rank, world: u32) -> Option<Schedule> {

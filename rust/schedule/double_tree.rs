@@ -1,7 +1,8 @@
-//! Two binary trees, half of the array on each. Every rank is a leaf of one of them at least, so that while one tree keeps its
-//! inner ranks busy the other uses the links of its leaves (Sanders, Speck and Träff 2009, "Two-tree algorithms for full
-//! bandwidth broadcast, reduction and scan"). The trees are those of NCCL (`ncclGetDtree`): in the first, ranks that have `k`
-//! zero bits at the end stand `k` above the leaves; the second is the first mirrored, or shifted by one if `p` is odd.
+//! Two binary trees, half of the array on each. Every rank is a leaf of one of them, except rank 0 if `p` is odd, which has a
+//! single child in each; so while one tree keeps its inner ranks busy, the other uses the links of its leaves (Sanders, Speck
+//! and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"). The trees are those of NCCL
+//! (`ncclGetDtree`): in the first, ranks that have `k` zero bits at the end stand `k` above the leaves; the second is the first
+//! mirrored, or shifted by one if `p` is odd.
 //!
 //! ```text
 //! p = 6     0            5                  p = 5     0            1
@@ -12,8 +13,8 @@
 //!              └─ 5         └─ 0
 //! ```
 //! Each half is cut into pieces that follow each other. What stands in one global order, of which every rank follows its part,
-//! cannot deadlock: the first transfer of all that is not done is the next one at both its ends. That order is by time, if a
-//! piece needs a unit of it for each level; it also makes a rank attend to both trees in turn.
+//! cannot deadlock: the first transfer of all that is not done is the next one at both its ends. That order is by time, if
+//! pieces start one unit of time after each other and need `LAG` units for a level; so a rank attends to both trees in turn.
 
 use super::{Apply, Rank, Schedule, Span, Step};
 
@@ -131,6 +132,10 @@ fn children(v: Rank, world: u32) -> Vec<Rank> {
     candidates.flatten().filter(|&child| child < world && parent(child, world) == Some(v)).collect()
 }
 
+/// How many pieces of one tree pass a rank before what is a level further away in the other tree is expected: about the latency
+/// of a link, in pieces. If it is really larger, the trees wait for each other, and a piece takes `2 / (2 LAG + 1)` of it.
+pub(super) const LAG: u32 = 2;
+
 /// When a rank does what: the time, the tree, who receives, and which of its children from.
 type Turn = (u32, usize, Rank, usize);
 
@@ -148,10 +153,10 @@ fn up(rank: Rank, trees: &[Node; 2], pieces: u32) -> Schedule {
             for (i, &(child, _)) in node.children.iter().enumerate() {
                 let last = node.parent.is_none() && i + 1 == node.children.len();
                 let apply = if last { Apply::Finish } else { Apply::Reduce };
-                steps.push(((piece + node.height, tree, rank, i), Step::recv(child, chunk, apply)));
+                steps.push(((piece + LAG * node.height, tree, rank, i), Step::recv(child, chunk, apply)));
             }
             if let Some((parent, height)) = node.parent {
-                steps.push(((piece + height, tree, parent, 0), Step::send(parent, chunk)));
+                steps.push(((piece + LAG * height, tree, parent, 0), Step::send(parent, chunk)));
             }
         }
     }
@@ -166,11 +171,11 @@ fn down(rank: Rank, trees: &[Node; 2], pieces: u32) -> Schedule {
         for piece in 0..pieces {
             let chunk = Span::data(tree as u32 * pieces + piece);
             if let Some((parent, _)) = node.parent {
-                let turn = (piece + TOP - node.height, tree, rank, 0);
+                let turn = (piece + LAG * (TOP - node.height), tree, rank, 0);
                 steps.push((turn, Step::recv(parent, chunk, Apply::Store)));
             }
             for &(child, height) in &node.children {
-                steps.push(((piece + TOP - height, tree, child, 0), Step::send(child, chunk)));
+                steps.push(((piece + LAG * (TOP - height), tree, child, 0), Step::send(child, chunk)));
             }
         }
     }

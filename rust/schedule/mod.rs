@@ -15,6 +15,7 @@
 //! of earlier steps or of its own, that read what it writes. So in a ring a chunk leaves while it is still arriving.
 
 mod algorithm;
+pub mod cost;
 pub mod double_tree;
 pub mod exchange;
 pub mod pairwise;

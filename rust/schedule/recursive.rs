@@ -1,11 +1,12 @@
 //! The distance doubles or halves with every step, so that there are about `log2 p` of them.
 //!
-//! For a power of two the partners are those of a hypercube (Rabenseifner 2004; Thakur et al. 2005). The textbook way to other
-//! worlds, which folds the ranks beyond the power of two into others before and unfolds them after, adds up to twice the array
-//! to the bytes of a rank, and 3-2 elimination (Rabenseifner and Träff 2004) still leaves a part of that. Instead, these worlds
-//! use circulant graphs (Träff 2024): in a round with distance `s` every rank sends what it holds for those `s` places ahead and
-//! more, and receives its own share from `s` places behind. That is `⌈log2 p⌉` rounds and not one byte more than the ring, for
-//! every `p`. It is not used for powers of two because the hypercube has half as many links.
+//! For a power of two the partners are those of a hypercube (Rabenseifner 2004; Thakur et al. 2005). The textbook ways to other
+//! worlds, folding the ranks beyond the power of two into others before and unfolding them after, or eliminating them by threes
+//! (3-2 elimination, Rabenseifner and Träff 2004), cost some ranks more rounds and more bytes than the others. Instead, these
+//! worlds use circulant graphs (Träff 2024, "Optimal, non-pipelined reduce-scatter and allreduce algorithms"): in a round with
+//! distance `s` every rank sends what it holds for the ranks `s` and more places ahead, and receives from `s` places behind.
+//! That is `⌈log2 p⌉` rounds and not one byte more than the ring, for every `p`. Powers of two stay with the hypercube because
+//! it has half as many links.
 
 use super::{Apply, Rank, Schedule, Span, Step};
 

@@ -48,7 +48,7 @@ impl Plan {
         let job = Job { id: self.id.clone(), generation: 0, rank, world: self.world, timeout: self.timeout };
         Meeting {
             job,
-            master: Master { host: self.at.ip().to_string(), port: self.at.port() },
+            master: Master { host: self.at.ip().to_string(), ports: vec![self.at.port()] },
             secret: self.secret.clone(),
             network: Network::default(),
             apart: self.apart,

@@ -1,4 +1,5 @@
 //! Connected sockets, streams whose every byte is known from its position, and a watchdog.
+#![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,7 +17,6 @@ const HANG: Duration = Duration::from_secs(100);
 const SILENCE: Duration = Duration::from_secs(5);
 
 pub const V4: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-#[allow(dead_code, reason = "not every test file needs it")]
 pub const V6: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
 
 /// Runs `test`, and ends the process if that hangs.
@@ -69,10 +69,8 @@ pub fn connections(address: SocketAddr, count: usize, buffer: Option<usize>) -> 
 }
 
 /// Numbers from 0 to `below`, the same in every run.
-#[allow(dead_code, reason = "not every test file needs it")]
 pub struct Dice(pub u64);
 
-#[allow(dead_code, reason = "not every test file needs it")]
 impl Dice {
     pub fn roll(&mut self, below: usize) -> usize {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
@@ -111,7 +109,6 @@ pub fn write_all(tx: &mut dyn Tx, body: Bytes<'_>) -> usize {
 }
 
 /// Peeks until `enough` bytes are there.
-#[allow(dead_code, reason = "not every test file needs it")]
 pub fn peek_all(rx: &mut dyn Rx, enough: usize) -> Bytes<'_> {
     while rx.peek(enough).expect("received").len() < enough {
         thread::yield_now();

@@ -25,6 +25,10 @@ pub enum Fault {
     Unwritten { rank: Rank, step: usize, chunk: u32, buffer: &'static str },
     #[error("rank {rank}, step {step}: puts chunk {chunk} of the array where chunk {place} belongs")]
     Misplaced { rank: Rank, step: usize, chunk: u32, place: u32 },
+    #[error(
+        "rank {rank}, step {step}: puts chunk {chunk} into scratch that no local step combines, so its length is unknown"
+    )]
+    NoLength { rank: Rank, step: usize, chunk: u32 },
     #[error("rank {rank}, step {step}: what rank {whose} contributed to chunk {chunk} is combined a second time")]
     Twice { rank: Rank, step: usize, chunk: u32, whose: Rank },
     #[error("rank {rank}, step {step}: finishes chunk {chunk}, which lacks what rank {whose} contributes")]

@@ -191,8 +191,10 @@ impl Machine {
     fn write(&mut self, rank: usize, write: &Write, value: Id) -> Result<(), Fault> {
         let (step, chunk) = (write.step, self.expressions.chunk(value));
         let state = &mut self.ranks[rank];
-        if let Some(place) = state.stands_for[write.cell].filter(|&place| place != chunk) {
-            return Err(Fault::Misplaced { rank: rank as Rank, step, chunk, place });
+        match state.stands_for[write.cell] {
+            Some(place) if place == chunk => {}
+            Some(place) => return Err(Fault::Misplaced { rank: rank as Rank, step, chunk, place }),
+            None => return Err(Fault::NoLength { rank: rank as Rank, step, chunk }),
         }
         if state.cells[write.cell] == Some(value) {
             return Err(Fault::Redundant { rank: rank as Rank, step, chunk });

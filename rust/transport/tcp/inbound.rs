@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use super::staging::Staging;
-use super::{AHEAD, Stream};
+use super::{AHEAD, Stream, cut};
 use crate::kernels::{Bytes, copy};
 use crate::transport::{Broken, Rx};
 
@@ -11,20 +11,17 @@ pub(super) struct Inbound {
     /// Its position is that of the next byte to be received; what lies in `staging` are the bytes before it.
     stream: Stream,
     staging: Staging,
-    /// How many bytes were left when a `peek` met the end and handed them out.
-    last: Option<usize>,
 }
 
 impl Inbound {
     pub(super) fn new(stream: Stream) -> Inbound {
-        Inbound { stream, staging: Staging::new(), last: None }
+        Inbound { stream, staging: Staging::new() }
     }
 
     /// Receives into `staging` until `enough` bytes are there.
     fn look(&mut self, enough: usize) -> Result<(), Broken> {
         let room = self.staging.room(enough);
-        let n =
-            self.stream.advance(room.len(), |sockets, which, from, to| sockets.receive(which, &room[from..to], &[]))?;
+        let n = self.stream.advance(room.len(), |sockets, which, all| sockets.receive(which, &room[all], &[]))?;
         self.staging.arrived(n);
         Ok(())
     }
@@ -34,10 +31,11 @@ impl Inbound {
         let split = dst.len();
         self.staging.restart(self.stream.position.wrapping_add(split as u64));
         let more = self.staging.room(AHEAD);
-        let moved = self.stream.advance(split + more.len(), |sockets, which, from, to| {
-            let (dst, more) =
-                (&dst[from.min(split)..to.min(split)], &more[from.max(split) - split..to.max(split) - split]);
-            if dst.is_empty() { sockets.receive(which, more, &[]) } else { sockets.receive(which, dst, more) }
+        let moved = self.stream.advance(split + more.len(), |sockets, which, all| {
+            match (cut(dst, 0, &all), cut(more, split, &all)) {
+                ([], more) => sockets.receive(which, more, &[]),
+                (dst, more) => sockets.receive(which, dst, more),
+            }
         });
         match moved {
             Ok(n) if n > split => self.staging.arrived(n - split),
@@ -49,14 +47,8 @@ impl Inbound {
 
 impl Rx for Inbound {
     fn peek(&mut self, enough: usize) -> Result<Bytes<'_>, Broken> {
-        if self.staging.len() < enough
-            && let Err(broken) = self.look(enough.max(AHEAD))
-        {
-            // What is left is handed out first, unless the caller has seen it already and cannot go on without more.
-            let left = self.staging.len();
-            if left == 0 || self.last.replace(left) == Some(left) {
-                return Err(broken);
-            }
+        if self.staging.len() < enough {
+            self.look(enough.max(AHEAD))?;
         }
         Ok(self.staging.bytes())
     }

@@ -1,9 +1,9 @@
 //! Links over TCP: one or several connected sockets between two ranks, driven by whoever calls.
 //!
 //! ```text
-//! write(head, body) ─► one sendmsg ─►  socket  ─► one recvmsg ─┬─► dst         read: straight to where it belongs,
-//!                                                              └─► staging     and a little of what follows
-//!                                                 one recv    ───► staging     peek: bytes where they lie
+//! write(head, body, tail) ─► one sendmsg ─►  socket  ─► one recvmsg ─┬─► dst         read: straight to where it belongs,
+//!                                                                    └─► staging     and a little of what follows
+//!                                                       one recv    ───► staging     peek: bytes where they lie
 //! ```
 //! Nothing here blocks or allocates per call. What arrives is cut as the caller's needs are: a `peek` takes what it was asked
 //! for and at least [`AHEAD`] bytes, so that a short message comes with its header in one call, and a long one that goes to
@@ -28,6 +28,7 @@ mod outbound;
 mod sockets;
 mod staging;
 
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -91,18 +92,18 @@ impl Stream {
     }
 
     /// Moves `total` bytes, at most [`BURST`], from stripe to stripe until a socket does less than it could. `call` is told the
-    /// socket, how many bytes are done and up to where it may go. What was done before something broke counts; the next
-    /// call meets the break again.
+    /// socket, and which of these bytes are its. What was done before something broke counts; the next call meets the break
+    /// again.
     fn advance(
         &mut self,
         total: usize,
-        mut call: impl FnMut(&Sockets, usize, usize, usize) -> Result<usize, Broken>,
+        mut call: impl FnMut(&Sockets, usize, Range<usize>) -> Result<usize, Broken>,
     ) -> Result<usize, Broken> {
         let total = total.min(BURST);
         let mut done = 0;
         while done < total {
             let end = total.min(done.saturating_add(self.run()));
-            match call(&self.sockets, self.socket(), done, end) {
+            match call(&self.sockets, self.socket(), done..end) {
                 Ok(n) => {
                     self.position += n as u64;
                     done += n;
@@ -116,4 +117,10 @@ impl Stream {
         }
         Ok(done)
     }
+}
+
+/// What of `bytes`, which are those from `start` of something longer, lies in `range` of it.
+fn cut<'a, T>(bytes: &'a [T], start: usize, range: &Range<usize>) -> &'a [T] {
+    let within = |position: usize| position.clamp(start, start + bytes.len()) - start;
+    &bytes[within(range.start)..within(range.end)]
 }

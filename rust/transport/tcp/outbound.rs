@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::Stream;
+use super::{Stream, cut};
 use crate::kernels::Bytes;
 use crate::transport::{Broken, Tx};
 
@@ -18,12 +18,10 @@ impl Outbound {
 
 impl Tx for Outbound {
     fn write(&mut self, head: &[u8], body: Bytes<'_>, tail: &[u8]) -> Result<usize, Broken> {
-        let (split, end) = (head.len(), head.len() + body.len());
-        self.stream.advance(end + tail.len(), |sockets, which, from, to| {
-            let head = &head[from.min(split)..to.min(split)];
-            let body = &body[from.clamp(split, end) - split..to.clamp(split, end) - split];
-            let tail = &tail[from.max(end) - end..to.max(end) - end];
-            sockets.send(which, head, body, tail)
+        let second = head.len();
+        let third = second + body.len();
+        self.stream.advance(third + tail.len(), |sockets, which, all| {
+            sockets.send(which, cut(head, 0, &all), cut(body, second, &all), cut(tail, third, &all))
         })
     }
 

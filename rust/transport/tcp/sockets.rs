@@ -33,19 +33,18 @@ impl Sockets {
         self.fds[which].as_fd()
     }
 
-    /// Sends what fits now of `head`, `body` and `tail`, one after the other, in one call. 0: full.
+    /// Sends what fits now of `head`, `body` and `tail`, in one call. 0: full.
     pub(super) fn send(&self, which: usize, head: &[u8], body: Bytes<'_>, tail: &[u8]) -> Result<usize, Broken> {
         const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
         let fd = self.fd(which);
         // SAFETY: the memory is lent to us for this call, nothing here writes to it, and the system call has copied it when it
         // returns. Where another process writes to it meanwhile, the peer gets some of either, which only the kernel sees.
         let body = unsafe { std::slice::from_raw_parts(body.as_ptr().cast::<u8>(), body.len()) };
-        let sent = match (head, body, tail) {
-            ([], only, []) | (only, [], []) | ([], [], only) => retried(|| rustix::net::send(fd, only, FLAGS)),
-            _ => {
-                let all = [head, body, tail].map(IoSlice::new);
-                retried(|| rustix::net::sendmsg(fd, &all, &mut SendAncillaryBuffer::default(), FLAGS))
-            }
+        let sent = if head.is_empty() && tail.is_empty() {
+            retried(|| rustix::net::send(fd, body, FLAGS))
+        } else {
+            let parts = [head, body, tail].map(IoSlice::new);
+            retried(|| rustix::net::sendmsg(fd, &parts, &mut SendAncillaryBuffer::default(), FLAGS))
         };
         match sent {
             Err(Errno::AGAIN) => Ok(0),

@@ -1,0 +1,98 @@
+//! Which way a call would take, and why, in words for people and numbers for programs.
+
+use std::fmt::Write as _;
+
+use crate::direct::{Direct, PAYLOAD};
+use crate::hierarchy::Hosts;
+use crate::kernels::Bytes;
+use crate::schedule::cost::Model;
+
+use super::algorithm::Algorithm;
+use super::call::Call;
+use super::network::Network;
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// As `algo=` names it.
+    pub algorithm: String,
+    pub why: String,
+    /// Predicted, where there is a model: between hosts.
+    pub seconds: Option<f64>,
+    /// What else came into question, and its predicted time; the fastest first.
+    pub others: Vec<(String, f64)>,
+}
+
+impl Explanation {
+    pub(super) fn alone() -> Explanation {
+        let why = "there is one rank, so nothing is done".into();
+        Explanation { algorithm: "auto".into(), why, seconds: Some(0.0), others: Vec::new() }
+    }
+
+    /// All ranks are on this host.
+    pub(super) fn on_one_host(direct: &Direct, call: &Call<'_>, array: Bytes<'_>) -> Explanation {
+        let (name, why) = match call.algorithm {
+            Algorithm::Auto | Algorithm::Hierarchical(_) => direct_way(direct, array),
+            other => (other.to_string(), "it was asked for".into()),
+        };
+        Explanation { algorithm: name, why, seconds: None, others: Vec::new() }
+    }
+
+    pub(super) fn over_hosts(network: &Network, hosts: &Hosts, call: &Call<'_>, bytes: usize) -> Explanation {
+        let choices = network.choices(call, bytes, hosts);
+        let predicted = |wanted| choices.iter().find(|c| c.algorithm == wanted).map(|c| c.seconds);
+        let others: Vec<(String, f64)> =
+            choices.iter().map(|c| (format!("hierarchical+{}", c.algorithm), c.seconds)).collect();
+        let (chosen, why) = match call.algorithm {
+            Algorithm::Flat(algorithm) => {
+                let why = "it was asked for: all ranks by messages, wherever they are".into();
+                return Explanation { algorithm: algorithm.to_string(), why, seconds: None, others };
+            }
+            Algorithm::Hierarchical(Some(algorithm)) => (algorithm, "it was asked for".to_owned()),
+            _ => (choices[0].algorithm, format!("it is predicted to be the fastest of {}", choices.len())),
+        };
+        let why = format!("{why}; {}; {}", placement(hosts, bytes), numbers(network.model()));
+        Explanation { algorithm: format!("hierarchical+{chosen}"), why, seconds: predicted(chosen), others }
+    }
+}
+
+fn direct_way(direct: &Direct, array: Bytes<'_>) -> (String, String) {
+    let symmetric = direct.boards().offset_of(array).is_some();
+    let (way, why) = match (array.len() <= PAYLOAD, symmetric) {
+        (true, _) if direct.is_crowd() => ("lines", "more ranks than cores: the last to arrive combines for all"),
+        (true, _) => ("lines", "up to 1 KiB travel with the arrival itself"),
+        (false, true) => {
+            ("symmetric", "the array lies in shared memory; from a measured size on it is combined in place")
+        }
+        (false, false) => ("staged", "private arrays pass through the ranks' staging rings"),
+    };
+    (way.into(), format!("all ranks share this host's memory; {why}"))
+}
+
+fn placement(hosts: &Hosts, bytes: usize) -> String {
+    let ranks: Vec<usize> = hosts.all().iter().map(Vec::len).collect();
+    match hosts.is_flat() {
+        true => format!("{} hosts with a rank each", ranks.len()),
+        false => {
+            let (most, least) = (ranks.iter().max().expect("hosts"), ranks.iter().min().expect("hosts"));
+            let mut text = format!("{} hosts with ", ranks.len());
+            let _ = match most == least {
+                true => write!(text, "{most} ranks each"),
+                false => write!(text, "{least} to {most} ranks"),
+            };
+            let shards = hosts.shards(bytes).count;
+            let _ = write!(text, ", {shards} {} between them", if shards == 1 { "stream" } else { "streams" });
+            text
+        }
+    }
+}
+
+fn numbers(model: &Model) -> String {
+    let rate = if model.beta > 0.0 { 8e-9 / model.beta } else { f64::INFINITY };
+    format!(
+        "measured: latency {:.1} us and {:.1} us a message, {rate:.2} Gb/s, combining {:.1} GB/s",
+        model.alpha * 1e6,
+        model.overhead * 1e6,
+        1e-9 / model.gamma
+    )
+}

@@ -1,0 +1,148 @@
+//! What is known of the network, and what follows from it: which algorithm for which call.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::hierarchy::{Hosts, is_rounded};
+use crate::schedule::Algorithm;
+use crate::schedule::cost::Model;
+use crate::select::{self, Choice};
+
+use super::call::{Call, Collective, Element};
+
+/// Choices that are remembered; a training loop has one for each shape of its arrays.
+const REMEMBERED: usize = 64;
+
+/// What a choice depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Question {
+    broadcast: bool,
+    /// That travel, of the whole array.
+    bytes: usize,
+    /// All values of an element must come together before any are combined.
+    together: bool,
+}
+
+impl Question {
+    fn of(call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Question {
+        let rounded = match (call.collective, call.element) {
+            (Collective::AllReduce(op), Element::Number(dtype)) => is_rounded(dtype, op),
+            _ => false,
+        };
+        // Partial results of halves travel as float32.
+        let wide = rounded && !hosts.is_flat();
+        Question {
+            broadcast: matches!(call.collective, Collective::Broadcast { .. }),
+            bytes: if wide { 2 * bytes } else { bytes },
+            together: rounded && hosts.is_flat(),
+        }
+    }
+}
+
+/// The model and the choices made by it.
+#[derive(Debug)]
+pub(super) struct Network {
+    model: Model,
+    hosts: u32,
+    made: Vec<(Question, Algorithm)>,
+}
+
+impl Network {
+    pub fn new(model: Model, hosts: &Hosts) -> Network {
+        Network { model, hosts: hosts.count() as u32, made: Vec::new() }
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What is best between hosts for a call on `bytes` bytes.
+    pub fn algorithm(&mut self, call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Algorithm {
+        let question = Question::of(call, bytes, hosts);
+        if let Some((_, algorithm)) = self.made.iter().rev().find(|(known, _)| *known == question) {
+            return *algorithm;
+        }
+        let algorithm = self.ranked(&question)[0].algorithm;
+        if self.made.len() == REMEMBERED {
+            self.made.remove(0);
+        }
+        self.made.push((question, algorithm));
+        algorithm
+    }
+
+    /// What is best for a barrier: whatever sends the whole of a single byte.
+    pub fn barrier(&self) -> Algorithm {
+        let whole =
+            |choice: &Choice| matches!(choice.algorithm, Algorithm::Exchange | Algorithm::Doubling | Algorithm::Tree);
+        let choices = select::all_reduce(&self.model, self.hosts, 1, false);
+        choices.into_iter().find(whole).map_or(Algorithm::Exchange, |choice| choice.algorithm)
+    }
+
+    /// All that come into question, the fastest first.
+    pub fn choices(&self, call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Vec<Choice> {
+        self.ranked(&Question::of(call, bytes, hosts))
+    }
+
+    fn ranked(&self, question: &Question) -> Vec<Choice> {
+        match question.broadcast {
+            true => select::broadcast(&self.model, self.hosts, question.bytes),
+            false => select::all_reduce(&self.model, self.hosts, question.bytes, question.together),
+        }
+    }
+}
+
+/// A model as numbers that can be sent, and back.
+pub(super) fn words(model: &Model) -> [f64; 4] {
+    [model.alpha, model.overhead, model.beta, model.gamma]
+}
+
+pub(super) fn of_words([alpha, overhead, beta, gamma]: [f64; 4]) -> Model {
+    Model { alpha, overhead, beta, gamma, segment: super::probe::SEGMENT }
+}
+
+/// Networks that this process has seen as rank 0, by where the job met: a group that forms again does not measure again.
+static SEEN: Mutex<Vec<(String, Model)>> = Mutex::new(Vec::new());
+
+pub(super) fn seen(place: &str) -> Option<Model> {
+    let seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.iter().find(|(known, _)| known == place).map(|(_, model)| *model)
+}
+
+pub(super) fn remember(place: String, model: Model) {
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.retain(|(known, _)| *known != place);
+    seen.push((place, model));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::{DType, ReduceOp};
+
+    fn call(op: ReduceOp, dtype: DType) -> Call<'static> {
+        Call { collective: Collective::AllReduce(op), element: Element::Number(dtype), ..Call::barrier(None) }
+    }
+
+    #[test]
+    fn halves_travel_wide_or_come_together() {
+        let flat = Hosts::new(vec![vec![0], vec![1], vec![2]], 0);
+        let deep = Hosts::new(vec![vec![0, 1], vec![2]], 0);
+        let question = |op, dtype, hosts| Question::of(&call(op, dtype), 1000, hosts);
+        assert!(question(ReduceOp::Sum, DType::Float16, &flat).together);
+        assert_eq!(question(ReduceOp::Sum, DType::Float16, &deep).bytes, 2000);
+        assert!(!question(ReduceOp::Max, DType::Float16, &flat).together);
+        assert_eq!(question(ReduceOp::Avg, DType::Float32, &deep).bytes, 1000);
+    }
+
+    #[test]
+    fn choices_are_made_once_and_stay() {
+        let hosts = Hosts::new((0..8).map(|rank| vec![rank]).collect(), 0);
+        let model = Model { alpha: 2e-5, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0 };
+        let mut network = Network::new(model, &hosts);
+        let sum = call(ReduceOp::Sum, DType::Float32);
+        for bytes in (0..200).map(|k| 8 << (k % 26)) {
+            assert_eq!(network.algorithm(&sum, bytes, &hosts), network.choices(&sum, bytes, &hosts)[0].algorithm);
+        }
+        assert!(network.made.len() <= REMEMBERED);
+        assert_eq!(of_words(words(&model)), Model { segment: super::super::probe::SEGMENT, ..model });
+    }
+}

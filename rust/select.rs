@@ -1,0 +1,94 @@
+//! Which algorithm for which size: the one that takes least time by the model of the network. Pure, and every rank has the same
+//! model, so all of them choose the same.
+
+use crate::schedule::cost::Model;
+use crate::schedule::{Algorithm, Collective};
+
+/// An algorithm and what it is expected to take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    pub algorithm: Algorithm,
+    pub seconds: f64,
+}
+
+/// From so many ranks on nobody sends to everybody at once: the messages of one step would fill buffers and tables.
+const CROWDED: u32 = 17;
+
+/// Ways to all-reduce `bytes` bytes among `world` ranks, the fastest first. `together`: only those that bring all values of an
+/// element together before combining any, as sums of halves need it.
+pub fn all_reduce(model: &Model, world: u32, bytes: usize, together: bool) -> Vec<Choice> {
+    let direct = (world < CROWDED).then_some(Algorithm::Exchange);
+    let partial = [Algorithm::Doubling, Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
+    let partial = partial.into_iter().chain(double_trees()).filter(|_| !together && world > 2);
+    let candidates = direct.into_iter().chain([Algorithm::Pairwise]).chain(partial);
+    ranked(candidates, model, Collective::AllReduce, world, bytes)
+}
+
+/// Ways to broadcast, the fastest first.
+pub fn broadcast(model: &Model, world: u32, bytes: usize) -> Vec<Choice> {
+    let candidates = [Algorithm::Tree, Algorithm::Ring, Algorithm::Exchange].into_iter().chain(double_trees());
+    ranked(candidates, model, Collective::Broadcast(0), world, bytes)
+}
+
+fn double_trees() -> impl Iterator<Item = Algorithm> {
+    [4, 16, 64].into_iter().map(|pieces| Algorithm::DoubleTree { pieces })
+}
+
+/// The formula of the double tree leaves out how its two trees hinder each other: up to a quarter of its time.
+fn doubt(algorithm: Algorithm) -> f64 {
+    if matches!(algorithm, Algorithm::DoubleTree { .. }) { 1.25 } else { 1.0 }
+}
+
+/// Ties keep the order of the candidates, so that no two ranks can differ.
+fn ranked(
+    algorithms: impl Iterator<Item = Algorithm>,
+    model: &Model,
+    collective: Collective,
+    world: u32,
+    bytes: usize,
+) -> Vec<Choice> {
+    let choice = |algorithm| {
+        let seconds = doubt(algorithm) * model.predict(algorithm, collective, world, bytes as u64)?;
+        Some(Choice { algorithm, seconds })
+    };
+    let mut choices: Vec<Choice> = algorithms.filter_map(choice).collect();
+    choices.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    choices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 Gb/s, 30 us away.
+    const WIRE: Model = Model { alpha: 20e-6, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0 };
+
+    #[test]
+    fn small_arrays_take_few_steps_and_large_ones_few_bytes() {
+        for world in [3, 4, 5, 7, 8, 16, 33, 4096] {
+            let best = |bytes| all_reduce(&WIRE, world, bytes, false)[0].algorithm;
+            let slim = [Algorithm::Ring, Algorithm::Recursive, Algorithm::Pairwise];
+            assert!(!slim.contains(&best(8)), "{world}: {}", best(8));
+            let large = best(1 << 30);
+            assert!(slim.contains(&large) || matches!(large, Algorithm::DoubleTree { .. }), "{world}: {large}");
+            assert_eq!(best(64 << 10), best(64 << 10));
+        }
+        assert_eq!(all_reduce(&WIRE, 2, 1 << 20, false)[0].algorithm, Algorithm::Exchange);
+    }
+
+    #[test]
+    fn sums_of_halves_are_not_combined_on_the_way() {
+        for world in [2, 3, 8, 64] {
+            for choice in all_reduce(&WIRE, world, 1 << 20, true) {
+                assert!(matches!(choice.algorithm, Algorithm::Exchange | Algorithm::Pairwise), "{}", choice.algorithm);
+            }
+        }
+    }
+
+    #[test]
+    fn a_broadcast_of_much_is_not_sent_whole() {
+        assert_eq!(broadcast(&WIRE, 8, 8)[0].algorithm, Algorithm::Tree);
+        assert_ne!(broadcast(&WIRE, 8, 1 << 26)[0].algorithm, Algorithm::Tree);
+        assert_eq!(broadcast(&WIRE, 2, 1 << 26).len(), 6);
+    }
+}
