@@ -16,7 +16,7 @@ use arx::error::{Error, Rank};
 use arx::health::{Control, Kind, Report, State, Verdict};
 use arx::wait::{Host, Plain};
 
-use job::{LONG, Plan, gather, planned, run, strangers};
+use job::{LONG, Plan, gather, link, planned, run, strangers};
 use watchdog::watched;
 
 /// Forms a job of `world` ranks and starts their control threads.
@@ -376,7 +376,7 @@ fn waiting_for_a_verdict_can_be_interrupted() {
         let (all, _) = controls(2);
         let outcome = all[1].settle(stuck(1), &mut Interrupted);
         assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
-        let outcome = all[0].link(1, 1, Instant::now() + LONG, &mut Interrupted);
+        let outcome = all[1].dial(0, 0, Instant::now() + LONG, &mut Interrupted);
         assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
     });
 }
@@ -437,8 +437,7 @@ fn every_pair_gets_its_links() {
             let links = run(0..world, |me| {
                 let control = &all[me as usize];
                 let others = (0..world).filter(|r| *r != me);
-                let until = Instant::now() + LONG;
-                others.map(|r| (r, control.link(r, COUNT, until, &mut Plain).expect("it opens"))).collect::<Vec<_>>()
+                others.map(|r| (r, link(control, me, r, COUNT))).collect::<Vec<_>>()
             });
             let mut ends: Vec<(Rank, Rank, Vec<OwnedFd>)> = Vec::new();
             for (me, links) in (0..).zip(links) {
@@ -510,11 +509,7 @@ fn strangers_are_turned_away_from_a_job_at_work() {
         let mut guests: Vec<TcpStream> = doors.iter().flat_map(|at| strangers(*at)).collect();
         let ends = run(0..3, |me| {
             let control = &all[me as usize];
-            let until = Instant::now() + LONG;
-            (0..3)
-                .filter(|r| *r != me)
-                .map(|r| control.link(r, 1, until, &mut Plain).expect("it opens"))
-                .collect::<Vec<_>>()
+            (0..3).filter(|r| *r != me).map(|r| link(control, me, r, 1)).collect::<Vec<_>>()
         });
         let [zero, one, two] = <[Vec<Vec<OwnedFd>>; 3]>::try_from(ends).expect("three").map(|mut links| {
             let mut next = || links.remove(0).remove(0);
@@ -545,8 +540,7 @@ fn a_silent_crowd_keeps_nobody_out() {
         let (all, plan) = controls(2);
         let at = plan.at;
         let crowd: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(at).expect("rank 0 listens")).collect();
-        let streams =
-            run(0..2, |me| all[me as usize].link(1 - me, 1, Instant::now() + LONG, &mut Plain).expect("it opens"));
+        let streams = run(0..2, |me| link(&all[me as usize], me, 1 - me, 1));
         let [low, high] = <[Vec<OwnedFd>; 2]>::try_from(streams).expect("two").map(|mut s| s.remove(0));
         exchange(low, high, 9);
         drop(crowd);
@@ -557,16 +551,19 @@ fn a_silent_crowd_keeps_nobody_out() {
 #[test]
 fn the_thread_ends_with_its_owner() {
     watched(|| {
-        let threads = || {
-            std::fs::read_dir("/proc/self/task").expect("Linux").flatten().filter(|task| {
-                let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-                name.trim() == "arx-control"
+        let (listening, plan) = planned(3);
+        let threads = Arc::new(());
+        let met = gather(listening, &plan, |_, _| Ok(()));
+        let all: Vec<Control> = met
+            .into_iter()
+            .map(|m| {
+                let held = Arc::clone(&threads);
+                Control::start(m.expect("all are there").contacts, move || drop(Arc::clone(&held))).expect("a thread")
             })
-        };
-        for _ in 0..3 {
-            let (all, _) = controls(3);
-            assert!(threads().count() >= 3);
-            all.iter().for_each(|control| control.leave(State::Finished));
-        }
+            .collect();
+        assert_eq!(Arc::strong_count(&threads), 4);
+        all[1].leave(State::Finished);
+        drop(all);
+        assert_eq!(Arc::strong_count(&threads), 1);
     });
 }

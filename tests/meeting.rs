@@ -5,6 +5,7 @@ mod watchdog;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -352,8 +353,46 @@ fn nothing_leaves_the_host_without_a_secret() {
     });
 }
 
+/// A host on which the rank dies at some time: everything that it holds is gone, and nobody is told.
+struct Deadly(Instant);
+
+impl Host for Deadly {
+    fn aside(&mut self, wait: &mut dyn FnMut()) {
+        assert!(Instant::now() < self.0, "this is the death that the test wants");
+        wait();
+    }
+    fn interrupted(&mut self) -> bool {
+        false
+    }
+}
+
 #[test]
 fn a_rank_that_dies_meanwhile_is_named_on_all() {
+    watched(|| {
+        for dead in [0, 2] {
+            let (listening, plan) = planned(4);
+            let listening = Mutex::new(Some(listening));
+            let met = run(0..3, |rank| {
+                let socket = if rank == 0 { listening.lock().expect("not poisoned").take() } else { None };
+                let mut host = Deadly(Instant::now() + if rank == dead { Duration::from_millis(300) } else { LONG });
+                let meeting = plan.meeting(rank, socket);
+                catch_unwind(AssertUnwindSafe(|| meet(meeting, &mut |_, _| Ok(()), &mut host)))
+            });
+            for (rank, m) in (0..).zip(met) {
+                match m {
+                    Err(_) => assert_eq!(rank, dead),
+                    Ok(m) => {
+                        let error = m.expect_err("a rank is dead");
+                        assert!(matches!(&error, Error::PeerLost { ranks, .. } if *ranks == [dead]), "{error:?}");
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn an_interrupted_rank_is_named_on_all() {
     watched(|| {
         let (listening, plan) = planned(4);
         let listening = Mutex::new(Some(listening));

@@ -19,7 +19,7 @@ use arx::rendezvous::{Meeting, meet};
 use arx::wait::Plain;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use job::{LONG, Plan, run};
+use job::{LONG, Plan, link, run};
 use watchdog::watched;
 
 /// Host k is 10.98.0.(k+1) and fd98::(k+1), and has a second interface that leads nowhere.
@@ -173,7 +173,7 @@ fn unplugged(hosts: &Hosts, host: usize, busy: bool) -> [Verdict; 2] {
         all[0].clone()
     };
     let others = of(false);
-    println!("unplugged host {host} (busy: {busy}): {} after {:.2?}", others.text, from.elapsed());
+    eprintln!("unplugged host {host} (busy: {busy}): {} after {:.2?}", others.text, from.elapsed());
     [others, of(true)]
 }
 
@@ -247,7 +247,7 @@ fn a_name_that_means_loopback_here_is_no_address_for_others() {
         }
         let links = run([1, 5], |rank| {
             hosts.enter(PLACES[rank as usize]);
-            all[rank as usize].link(6 - rank, 1, Instant::now() + LONG, &mut Plain).expect("it opens").len()
+            link(&all[rank as usize], rank, 6 - rank, 1).len()
         });
         assert_eq!(links, [1, 1]);
     });

@@ -115,3 +115,68 @@ impl Framed {
         Ok(Some(note))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    const LIMIT: usize = 10_000;
+
+    fn pair() -> (OwnedFd, Framed) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a pair");
+        (a, Framed::new(b, LIMIT))
+    }
+
+    #[test]
+    fn notes_come_whole_and_in_order_before_the_end() {
+        let (socket, mut to) = pair();
+        let mut from = Framed::new(socket, LIMIT);
+        let notes = [vec![], vec![1], vec![2; LIMIT], vec![3; 17]];
+        for note in &notes {
+            from.send(note);
+        }
+        drop(from);
+        for note in notes {
+            assert_eq!(to.receive(), Ok(Some(note)));
+        }
+        assert_eq!(to.receive(), Err(End::Closed));
+    }
+
+    #[test]
+    fn a_note_may_come_byte_by_byte() {
+        let (socket, mut to) = pair();
+        for byte in [3, 0, 0, 0, 7, 8] {
+            send(&socket, &[byte], SendFlags::empty()).expect("room");
+            assert_eq!(to.receive(), Ok(None));
+        }
+        send(&socket, &[9, 1], SendFlags::empty()).expect("room");
+        assert_eq!(to.receive(), Ok(Some(vec![7, 8, 9])));
+        assert_eq!(to.receive(), Ok(None));
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_ends_it_and_makes_nobody_allocate() {
+        for length in [LIMIT as u32 + 1, u32::MAX] {
+            let (socket, mut to) = pair();
+            send(&socket, &length.to_le_bytes(), SendFlags::empty()).expect("room");
+            assert_eq!(to.receive(), Err(End::Garbled));
+            assert!(to.inbox.capacity() <= 2 * GULP);
+        }
+    }
+
+    #[test]
+    fn who_never_reads_is_given_up() {
+        let (_socket, mut to) = pair();
+        let note = vec![0; 1 << 20];
+        for _ in 0..3 {
+            to.send(&note);
+            assert_eq!(to.receive(), Ok(None));
+        }
+        assert!(!to.flush());
+        to.send(&note);
+        to.send(&note);
+        assert_eq!(to.receive(), Err(End::Silent));
+    }
+}

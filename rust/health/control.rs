@@ -29,7 +29,7 @@ use crate::wait::{Host, SLICE};
 use super::contacts::{Contacts, Member};
 use super::desk::{Desk, calm};
 use super::news::News;
-use super::operator::{Operator, STREAMS};
+use super::operator::Operator;
 use super::roster::State;
 use super::verdict::{Kind, Left, Report, Verdict, departed};
 
@@ -215,31 +215,6 @@ impl Control {
     /// are prepared for a link (`transport::tcp::prepare`).
     pub fn take(&self, rank: Rank, count: u16) -> Option<Vec<OwnedFd>> {
         self.desk.take(rank, count)
-    }
-
-    /// Both ways to get a link: opens the streams 0 to `count` to a lower rank, or waits until a higher one has opened them.
-    pub fn link(&self, rank: Rank, count: u16, until: Instant, host: &mut dyn Host) -> Result<Vec<OwnedFd>> {
-        assert!(count <= STREAMS && rank != self.me, "a caller keeps to the limits");
-        if rank < self.me {
-            return (0..count).map(|stream| self.dial(rank, stream, until, host)).collect();
-        }
-        loop {
-            self.calm();
-            if let Some(streams) = self.take(rank, count) {
-                return Ok(streams);
-            }
-            if let Some(verdict) = self.verdict() {
-                return Err(verdict.error());
-            }
-            if Instant::now() >= until {
-                let (me, member) = (self.me, &self.members[rank as usize]);
-                let text = format!(
-                    "rank {me} waited in vain for rank {rank} ({member}) to open its link. The group is closed"
-                );
-                return Err(self.settle(Report::Failed { text }, host)?.error());
-            }
-            self.rest(until, host)?;
-        }
     }
 
     /// Opens one stream to a lower rank.

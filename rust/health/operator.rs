@@ -26,7 +26,7 @@ use super::news::News;
 use super::verdict::{Kind, Verdict};
 
 /// Streams that two ranks may have between them.
-pub(super) const STREAMS: u16 = 64;
+const STREAMS: u16 = 64;
 /// For what is still to be said when the group is left.
 const FAREWELL: Duration = Duration::from_millis(200);
 

@@ -115,7 +115,7 @@ impl<'a> Store<'a> {
         list.extend(self.seats.iter().flatten().map(|seat| seat.line.interest()));
         socket::rest(&mut list, SLICE, self.host)?;
         for arrival in self.porch.advance(Instant::now()) {
-            self.meet(arrival)?;
+            self.meet(arrival);
         }
         if self.porch.is_starved() {
             return Err(Error::Init(
@@ -126,28 +126,33 @@ impl<'a> Store<'a> {
         self.hear_seated()
     }
 
-    fn meet(&mut self, arrival: Arrival) -> Result<()> {
-        if arrival.claim.channel != Channel::Control {
-            self.porch.turn_away(arrival.from, "it brought data before the job had formed");
-            return Ok(());
+    fn meet(&mut self, Arrival { claim, socket, from }: Arrival) {
+        if claim.channel != Channel::Control {
+            self.porch.turn_away(from, "it brought data before the job had formed");
+        } else if tcp::heartbeat(&socket, self.meeting.silence).is_err() {
+            self.porch.turn_away(from, "it left at once");
+        } else {
+            let line = Framed::new(socket, Note::limit(self.meeting.job.world));
+            self.newcomers.push(Newcomer { rank: claim.from, line, from });
         }
-        if tcp::heartbeat(&arrival.socket, self.meeting.silence).is_ok() {
-            let line = Framed::new(arrival.socket, Note::limit(self.meeting.job.world));
-            self.newcomers.push(Newcomer { rank: arrival.claim.from, line, from: arrival.from });
-        }
-        Ok(())
     }
 
     fn hear_newcomers(&mut self) -> Result<()> {
-        for mut newcomer in std::mem::take(&mut self.newcomers) {
-            match newcomer.line.receive() {
-                Ok(None) => self.newcomers.push(newcomer),
-                Ok(Some(note)) => match Note::decode(&note) {
-                    Some(Note::Hello(hello)) => self.seat(newcomer, hello)?,
-                    _ => self.porch.turn_away(newcomer.from, "it spoke out of turn"),
-                },
-                Err(_) => self.porch.turn_away(newcomer.from, "it left before it had said who it is"),
-            }
+        let mut newcomers = std::mem::take(&mut self.newcomers).into_iter();
+        let outcome = newcomers.by_ref().try_for_each(|newcomer| self.hear_newcomer(newcomer));
+        // If one of them ends it for all, the others must hear why.
+        self.newcomers.extend(newcomers);
+        outcome
+    }
+
+    fn hear_newcomer(&mut self, mut newcomer: Newcomer) -> Result<()> {
+        match newcomer.line.receive() {
+            Ok(None) => self.newcomers.push(newcomer),
+            Ok(Some(note)) => match Note::decode(&note) {
+                Some(Note::Hello(hello)) => self.seat(newcomer, hello)?,
+                _ => self.porch.turn_away(newcomer.from, "it spoke out of turn"),
+            },
+            Err(_) => self.porch.turn_away(newcomer.from, "it left before it had said who it is"),
         }
         Ok(())
     }
@@ -316,7 +321,7 @@ impl<'a> Store<'a> {
         late.iter_mut().for_each(answer);
         while !matches!(error, Error::Interrupted) && self.missing().next().is_some() && Instant::now() < until {
             for arrival in self.porch.advance(Instant::now()) {
-                let _ = self.meet(arrival);
+                self.meet(arrival);
             }
             // Kept open until the news has been read.
             self.newcomers.iter_mut().for_each(answer);

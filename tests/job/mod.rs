@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use arx::admission::address::Master;
 use arx::admission::{Network, socket};
 use arx::error::{Rank, Result};
+use arx::health::Control;
 use arx::rendezvous::{Job, Listening, Meeting, Met, meet};
 use arx::wait::Plain;
 
@@ -111,4 +113,19 @@ pub fn strangers(at: SocketAddr) -> Vec<TcpStream> {
     let _ = noisy.write_all(&noise);
     all.push(noisy);
     all
+}
+
+/// The streams 0 to `count` between this rank and another, whichever of the two opens them.
+pub fn link(control: &Control, me: Rank, peer: Rank, count: u16) -> Vec<OwnedFd> {
+    let until = Instant::now() + LONG;
+    if peer < me {
+        return (0..count).map(|stream| control.dial(peer, stream, until, &mut Plain).expect("it opens")).collect();
+    }
+    loop {
+        if let Some(streams) = control.take(peer, count) {
+            return streams;
+        }
+        assert!(Instant::now() < until, "rank {me} waited in vain for rank {peer}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
