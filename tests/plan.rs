@@ -183,7 +183,7 @@ fn places_stay_within_their_memory() {
             let plan = plan::compile(&schedule, elements * 8, 8, tile);
             let fits = |place: Place, len| match place.buf {
                 Buf::Data => place.at + len <= elements * 8,
-                Buf::Scratch => place.at % 64 == 0 && place.at + len <= plan.scratch,
+                Buf::Scratch => place.at.is_multiple_of(64) && place.at + len <= plan.scratch,
             };
             for m in plan.outbound.iter().chain(&plan.inbound) {
                 assert!(fits(m.place, m.len), "{name}: {m:?}");
