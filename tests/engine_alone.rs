@@ -2,7 +2,7 @@
 //! asks the system for something.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -267,4 +267,69 @@ fn an_exchange_is_one_write_and_one_read_if_the_peer_was_first() {
         let stream = (Header::SIZE + 4 * elements).next_multiple_of(16);
         assert_eq!(couple.other.rx.peek(stream).map(<[_]>::len), Ok(stream));
     }
+}
+
+/// A link that takes so many bytes and no more.
+struct Stuck {
+    room: usize,
+    /// Never becomes writable.
+    fd: OwnedFd,
+}
+
+impl Tx for Stuck {
+    fn write(&mut self, head: &[u8], body: Bytes<'_>, tail: &[u8]) -> Result<usize, Broken> {
+        let n = self.room.min(head.len() + body.len() + tail.len());
+        self.room -= n;
+        Ok(n)
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}
+
+/// With a descriptor that always says that something has arrived.
+struct Ready(Counted<Box<dyn Rx>>, UnixStream);
+
+impl Rx for Ready {
+    fn peek(&mut self, enough: usize) -> Result<Bytes<'_>, Broken> {
+        self.0.peek(enough)
+    }
+    fn consume(&mut self, n: usize) {
+        self.0.consume(n);
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.1.as_fd())
+    }
+}
+
+#[test]
+fn a_rank_sleeps_while_no_whole_element_may_be_overwritten() {
+    let mut couple = Couple::new(5, 256);
+    couple.send(&couple.case.header().to_bytes(), 5);
+    let (never, _writable) = std::io::pipe().expect("a pipe");
+    let (mut bell_push, readable) = UnixStream::pair().expect("sockets");
+    bell_push.write_all(b"x").expect("written");
+    let calls = Arc::new(Calls::default());
+    let Link { rx, .. } = couple.rank.links[1].take().expect("a link");
+    // The header, an element, and most of the next one.
+    let tx = Stuck { room: Header::SIZE + 7, fd: never.into() };
+    let rx = Ready(Counted(rx, Arc::clone(&calls)), readable);
+    couple.rank.links[1] = Some(Link { tx: Box::new(tx), rx: Box::new(rx) });
+    let (ended, before, after) = couple.run(Duration::from_millis(100));
+    assert_eq!(ended, Err(Halt::Stop(Stop::Timeout)));
+    assert_eq!(after[..4], couple.case.expected()[0][..4]);
+    assert_eq!(after[4..], before[4..]);
+    assert_eq!(calls.looks.load(Ordering::Relaxed), 1, "looked at what it could not take");
+}
+
+#[test]
+fn a_peer_that_is_gone_because_it_was_in_another_call_says_so() {
+    let Couple { case, mut rank, mut other } = Couple::new(100, 512);
+    let header = Header { sequence: 9, ..case.header() };
+    assert_eq!(other.tx.write(&header.to_bytes(), &[], &[]), Ok(Header::SIZE));
+    drop(other);
+    let data = Array::new(&case.input(0));
+    let ended = reduce(&mut rank, &case.plan(0), &data, case.arithmetic(None), case.header(), FOREVER);
+    // Nothing could be sent, so nothing may be received in place; the header is looked at nevertheless.
+    assert_eq!(ended, Err(Halt::Differs { rank: 1, header }));
 }

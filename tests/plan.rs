@@ -224,8 +224,7 @@ fn a_ring_is_two_programs() {
             receive(0, 16, 24, Apply::Store, behind(0, 16), false, 0),
             receive(28, 12, 40, Apply::Store, behind(16, 12), false, 12),
         ],
-        sources: vec![],
-        scratch: 0,
+        ..Plan::default()
     };
     assert_eq!(plan, expected);
 }
@@ -236,7 +235,7 @@ fn tiles_take_turns_with_the_scratch_memory() {
     let schedule = Algorithm::Exchange.schedule(Collective::AllReduce, 0, 3).expect("served");
     let plan = plan::compile(&schedule, 20, 4, 8);
     assert_eq!(plan.scratch, 2 * 2 * 64);
-    assert_eq!(plan.widest(), 3);
+    assert_eq!(plan.widest, 3);
     let combined: Vec<Vec<Place>> = plan
         .inbound
         .iter()

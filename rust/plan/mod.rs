@@ -43,6 +43,8 @@ pub struct Plan {
     pub sources: Vec<Place>,
     /// Bytes of temporary memory.
     pub scratch: usize,
+    /// Most sources of a move.
+    pub widest: usize,
 }
 
 /// Where a run of bytes starts.
@@ -134,14 +136,6 @@ impl Gate {
     fn behind(&mut self, offset: usize, other: &Range<u64>) {
         self.from = self.from.max(other.start as i64 - offset as i64);
         self.until = self.until.max(other.end);
-    }
-}
-
-impl Plan {
-    /// Most operands of a move.
-    pub fn widest(&self) -> usize {
-        let sources = |m: &Move| if let Job::Combine { sources, .. } = &m.job { sources.len() } else { 0 };
-        self.inbound.iter().map(sources).max().unwrap_or(0)
     }
 }
 
@@ -260,6 +254,7 @@ impl<'a> Compiler<'a> {
             let (gate, len) = self.gate(std::slice::from_ref(&dst), |touched, cell| &touched.sent[cell]);
             let job = Job::Combine { sources: first..self.plan.sources.len(), finish };
             self.plan.inbound.push(Move { job, place: dst.place, len, start: self.received, gate });
+            self.plan.widest = self.plan.widest.max(srcs.len());
             self.write(&dst);
         }
     }
