@@ -171,6 +171,31 @@ fn every_pair_at_every_border() {
     }
 }
 
+/// Contributions that have been combined before count, too. As if the others were there by themselves, and were the -0 which leaves
+/// any sum as it is.
+#[test]
+fn an_average_divides_by_the_contributions() {
+    for (n, (dtype, op)) in pairs().enumerate() {
+        for (ranks, count) in [(1, 3), (2, 2), (2, 3), (2, 7), (3, 4)] {
+            let case = Case { dtype, op, ranks, len: 141, offset: 1, alias: None, seed: (n * 5 + count) as u64 };
+            let mut sources = case.sources();
+            for isa in Isa::available() {
+                let reducer = Reducer::with_isa(dtype, op, isa).expect("a pair that goes together");
+                let operands: Vec<Operand> = sources.iter().map(|x| Operand::new(x, 0)).collect();
+                let dst = Operand::new(&vec![0xee; sources[0].len()], 0);
+                let srcs: Vec<Bytes> = operands.iter().map(Operand::bytes).collect();
+                reducer.run_counted(dst.bytes(), &srcs, count);
+                let zero: Vec<u8> = [vec![0; dtype.align() - 1], vec![0x80]].concat();
+                let others = if op == ReduceOp::Avg { count - ranks } else { 0 };
+                sources.extend(vec![zero.repeat(sources[0].len() / zero.len()); others]);
+                let want = Case { ranks: ranks + others, ..case.clone() }.run(isa, &sources, 0);
+                assert!(dst.content() == want, "{case:?} {isa}: counted as {count}");
+                sources.truncate(ranks);
+            }
+        }
+    }
+}
+
 #[test]
 fn the_destination_may_be_any_source() {
     for (n, (dtype, op)) in pairs().enumerate() {

@@ -183,7 +183,7 @@ fn places_stay_within_their_memory() {
             let plan = plan::compile(&schedule, elements * 8, 8, tile);
             let fits = |place: Place, len| match place.buf {
                 Buf::Data => place.at + len <= elements * 8,
-                Buf::Scratch => place.at % 64 == 0 && place.at + len <= plan.scratch,
+                Buf::Scratch => place.at.is_multiple_of(64) && place.at + len <= plan.scratch,
             };
             for m in plan.outbound.iter().chain(&plan.inbound) {
                 assert!(fits(m.place, m.len), "{name}: {m:?}");
@@ -224,8 +224,7 @@ fn a_ring_is_two_programs() {
             receive(0, 16, 24, Apply::Store, behind(0, 16), false, 0),
             receive(28, 12, 40, Apply::Store, behind(16, 12), false, 12),
         ],
-        sources: vec![],
-        scratch: 0,
+        ..Plan::default()
     };
     assert_eq!(plan, expected);
 }
@@ -236,7 +235,7 @@ fn tiles_take_turns_with_the_scratch_memory() {
     let schedule = Algorithm::Exchange.schedule(Collective::AllReduce, 0, 3).expect("served");
     let plan = plan::compile(&schedule, 20, 4, 8);
     assert_eq!(plan.scratch, 2 * 2 * 64);
-    assert_eq!(plan.widest(), 3);
+    assert_eq!(plan.widest, 3);
     let combined: Vec<Vec<Place>> = plan
         .inbound
         .iter()

@@ -279,7 +279,7 @@ fn what_was_sent_before_closing_is_read(medium: Medium) {
         assert_eq!(read(&mut *right.rx, len), bytes(0, len));
         let Broken { rank, .. } = until(|| right.rx.read(&cells(&[0; 8])).err());
         assert_eq!(rank, 3);
-        assert_eq!(right.rx.peek(1).map(<[_]>::len).unwrap_err().rank, 3);
+        assert_eq!(right.rx.peek(1).map(<[_]>::len).expect_err("a broken link").rank, 3);
     }
 }
 
@@ -290,7 +290,7 @@ fn more_than_will_ever_come_is_broken(medium: Medium) {
     assert_eq!(until(|| right.rx.peek(32).map(<[_]>::len).err()).rank, 3);
     assert_eq!(see(&mut *right.rx, 31), bytes(0, 31));
     right.rx.consume(1);
-    assert_eq!(right.rx.peek(31).map(<[_]>::len).unwrap_err().rank, 3);
+    assert_eq!(right.rx.peek(31).map(<[_]>::len).expect_err("a broken link").rank, 3);
     assert_eq!(read(&mut *right.rx, 30), bytes(1, 30));
 }
 
@@ -299,7 +299,7 @@ fn a_writer_notices_that_the_reader_is_gone(medium: Medium) {
     drop(right);
     let piece = cells(&bytes(0, 4096));
     assert_eq!(until(|| left.tx.write(&[], &piece, &[]).err()).rank, 8);
-    assert_eq!(left.tx.write(&[], &piece, &[]).unwrap_err().rank, 8);
+    assert_eq!(left.tx.write(&[], &piece, &[]).expect_err("a broken link").rank, 8);
 }
 
 /// Whether poll says so within `limit` seconds; true for a medium without descriptors.
@@ -398,7 +398,7 @@ fn a_ring_whose_words_make_no_sense_is_broken() {
     rx.consume(3);
     // Tail and head are the first words of the first two lines; both positions jump by 2^24 bytes.
     segment.cells(bell + 3, 1)[0].set(1);
-    assert_eq!(rx.peek(1).map(<[_]>::len).unwrap_err().rank, 3);
+    assert_eq!(rx.peek(1).map(<[_]>::len).expect_err("a broken link").rank, 3);
     segment.cells(bell + 128 + 3, 1)[0].set(1);
-    assert_eq!(tx.write(&[0; 128], &[], &[]).unwrap_err().rank, 8);
+    assert_eq!(tx.write(&[0; 128], &[], &[]).expect_err("a broken link").rank, 8);
 }

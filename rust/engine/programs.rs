@@ -38,12 +38,14 @@ struct Left {
 }
 
 impl Cursor {
-    /// What the current move, which is `m`, may do while the other program is at `position`; None if nothing.
+    /// What the current move, which is `m`, may do while the other program is at `position`; None if nothing. No part of an element
+    /// of `elem` bytes: what can only be looked at must not keep a rank from sleeping.
     #[inline]
-    fn left(&self, m: &Move, position: u64) -> Option<Left> {
+    fn left(&self, m: &Move, position: u64, elem: usize) -> Option<Left> {
         let (head, len) = (head_of(m), m.len);
         let lo = self.done.saturating_sub(head).min(len);
-        let hi = m.gate.opened(len, position).max(lo);
+        let opened = m.gate.opened(len, position);
+        let hi = (opened - opened % elem).max(lo);
         if lo == hi && hi < len {
             return None;
         }
@@ -87,7 +89,7 @@ impl<'a> Programs<'a> {
             elem: call.arithmetic.last.elem(),
             outbound: Cursor::default(),
             inbound: Cursor::default(),
-            operands: Vec::with_capacity(call.plan.widest()),
+            operands: Vec::with_capacity(call.plan.widest),
         }
     }
 
@@ -106,7 +108,7 @@ impl<'a> Programs<'a> {
     /// The peer from which bytes must come before inbound can go on.
     pub(super) fn awaits_arrival(&self) -> Option<Rank> {
         let m = self.receiving()?;
-        self.inbound.left(m, self.outbound.position)?;
+        self.inbound.left(m, self.outbound.position, self.elem)?;
         m.peer()
     }
 
@@ -119,11 +121,13 @@ impl<'a> Programs<'a> {
 
     /// Both programs go on as far as they can, by a segment at most. Whether they did.
     pub(super) fn turn(&mut self, links: &mut [Option<Link>]) -> Result<bool, Halt> {
-        let sent = self.turn_outbound(links)?;
-        Ok(self.turn_inbound(links)? | sent)
+        match self.turn_outbound(links) {
+            Ok(sent) => Ok(self.turn_inbound(links)? | sent),
+            Err(broken) => Err(self.last_words(links, broken)),
+        }
     }
 
-    fn turn_outbound(&mut self, links: &mut [Option<Link>]) -> Result<bool, Halt> {
+    fn turn_outbound(&mut self, links: &mut [Option<Link>]) -> Result<bool, Broken> {
         let mut sent = 0;
         while sent < SEGMENT
             && let Some(m) = self.sending()
@@ -145,7 +149,7 @@ impl<'a> Programs<'a> {
         let mut received = 0;
         while received < SEGMENT
             && let Some(m) = self.receiving()
-            && let Some(left) = self.inbound.left(m, self.outbound.position)
+            && let Some(left) = self.inbound.left(m, self.outbound.position, self.elem)
         {
             let index = self.inbound.index;
             let n = match &m.job {
@@ -164,9 +168,10 @@ impl<'a> Programs<'a> {
         }
         Ok(received > 0)
     }
+
     /// What is worth a system call now.
     fn may_send(&self, m: &Move) -> Option<Left> {
-        let left = self.outbound.left(m, self.inbound.position)?;
+        let left = self.outbound.left(m, self.inbound.position, self.elem)?;
         (left.hi == m.len || left.hi - left.lo >= GRAIN).then_some(left)
     }
 
@@ -215,6 +220,19 @@ impl<'a> Programs<'a> {
         }
     }
 
+    /// Why a peer is gone that takes nothing any more. If it found itself in another call, its header is still there to be read.
+    fn last_words(&self, links: &mut [Option<Link>], broken: Broken) -> Halt {
+        let next = self.receiving().filter(|m| self.inbound.done == 0 && m.frame().head);
+        if next.and_then(Move::peer) == Some(broken.rank)
+            && let Ok(arrived) = link_of(links, broken.rank).rx.peek(Header::SIZE)
+            && let Some(head) = arrived.get(..Header::SIZE)
+            && let Err(halt) = self.check(head, broken.rank)
+        {
+            return halt;
+        }
+        Halt::Broken(broken)
+    }
+
     fn apply(&self, apply: Apply, dst: Bytes<'_>, src: Bytes<'_>) {
         let arithmetic = &self.call.arithmetic;
         match apply {
@@ -238,7 +256,7 @@ impl<'a> Programs<'a> {
         hi - lo
     }
 
-    /// How many of `there` bytes can be applied now: as many as the gate has opened, and no part of an element.
+    /// How many of `there` bytes can be applied now.
     fn whole_elements(&self, left: &Left, there: usize) -> usize {
         let end = left.hi.min(left.lo + there.min(SEGMENT));
         (end - end % self.elem).saturating_sub(left.lo)

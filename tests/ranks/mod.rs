@@ -1,5 +1,8 @@
 //! Ranks that are threads of one test, connected by any medium, as narrow as wanted.
 
+#![allow(dead_code, reason = "not every test file needs all of it")]
+
+pub mod case;
 #[path = "../tcp/ends.rs"]
 mod ends;
 

@@ -22,18 +22,18 @@
 //! **Frames.** What goes to one peer in one call is a stream that starts with a header and is padded to a multiple of 16 bytes, so
 //! that the next one starts aligned. The first and the last move of each stream carry these.
 //!
-//! This room knows neither addresses nor links; the same arguments give the same plan.
+//! `layout` says where chunks lie. This room knows neither addresses nor links; the same arguments give the same plan.
+
+mod layout;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::schedule::{Apply, Buf, Rank, Schedule, Span, Step};
+use layout::{Layout, Piece};
 
 /// Streams are padded to a multiple of this, and start at one: the widest element.
 pub const ALIGN: usize = 16;
-
-/// Scratch chunks start at multiples of this, for the kernels' sake.
-const LINE: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -43,6 +43,8 @@ pub struct Plan {
     pub sources: Vec<Place>,
     /// Bytes of temporary memory.
     pub scratch: usize,
+    /// Most sources of a move.
+    pub widest: usize,
 }
 
 /// Where a run of bytes starts.
@@ -142,12 +144,6 @@ impl Plan {
     pub fn peers(&self) -> BTreeSet<Rank> {
         self.outbound.iter().chain(&self.inbound).filter_map(Move::peer).collect()
     }
-
-    /// Most operands of a move.
-    pub fn widest(&self) -> usize {
-        let sources = |m: &Move| if let Job::Combine { sources, .. } = &m.job { sources.len() } else { 0 };
-        self.inbound.iter().map(sources).max().unwrap_or(0)
-    }
 }
 
 /// Binds `schedule` to an array of `bytes` bytes of elements of `elem` bytes, in tiles of about `tile` bytes (`usize::MAX`: one).
@@ -169,84 +165,6 @@ pub fn compile(schedule: &Schedule, bytes: usize, elem: usize, tile: usize) -> P
         }
     }
     compiler.finish()
-}
-
-/// Where chunks lie.
-struct Layout {
-    elem: usize,
-    elements: usize,
-    /// Elements of a tile, but for the last.
-    per_tile: usize,
-    chunks: usize,
-    /// For each scratch chunk, the chunk of the array that is as long.
-    stands_for: Vec<Option<u32>>,
-    /// Bytes from one scratch chunk to the next.
-    stride: usize,
-}
-
-/// One chunk of one tile.
-struct Piece {
-    place: Place,
-    len: usize,
-    /// Number of the memory, for `Touched`.
-    cell: usize,
-}
-
-impl Layout {
-    fn new(schedule: &Schedule, elements: usize, elem: usize, tile: usize) -> Layout {
-        let chunks = schedule.chunks as usize;
-        let per_tile = (tile / elem).clamp(1, elements.max(1));
-        let stride = (per_tile.div_ceil(chunks) * elem).next_multiple_of(LINE);
-        Layout { elem, elements, per_tile, chunks, stands_for: schedule.stands_for(), stride }
-    }
-
-    fn tiles(&self) -> usize {
-        self.elements.div_ceil(self.per_tile).max(1)
-    }
-
-    fn slots(&self) -> usize {
-        self.stands_for.len()
-    }
-
-    /// Tiles take turns with two halves of the scratch memory.
-    fn halves(&self) -> usize {
-        self.tiles().min(2)
-    }
-
-    fn scratch(&self) -> usize {
-        self.halves() * self.slots() * self.stride
-    }
-
-    /// First element and number of elements of a chunk of the array, within its tile.
-    fn chunk(&self, tile: usize, k: usize) -> (usize, usize) {
-        let elements = (self.elements - tile * self.per_tile).min(self.per_tile);
-        let (short, longer) = (elements / self.chunks, elements % self.chunks);
-        (k * short + k.min(longer), short + usize::from(k < longer))
-    }
-
-    fn piece(&self, tile: usize, buf: Buf, k: usize) -> Piece {
-        match buf {
-            Buf::Data => {
-                let (first, elements) = self.chunk(tile, k);
-                let at = (tile * self.per_tile + first) * self.elem;
-                Piece { place: Place { buf, at }, len: elements * self.elem, cell: k }
-            }
-            Buf::Scratch => {
-                let twin = self.stands_for[k].unwrap_or_else(|| panic!("no step shows how long scratch chunk {k} is"));
-                let slot = tile % self.halves() * self.slots() + k;
-                let (_, elements) = self.chunk(tile, twin as usize);
-                Piece {
-                    place: Place { buf, at: slot * self.stride },
-                    len: elements * self.elem,
-                    cell: self.chunks + slot,
-                }
-            }
-        }
-    }
-
-    fn pieces(&self, tile: usize, span: Span) -> impl Iterator<Item = Piece> {
-        (span.lo..span.hi).map(move |k| self.piece(tile, span.buf, k as usize))
-    }
 }
 
 /// For each chunk of memory, where in its program it was last written (inbound) and last sent (outbound). Programs only advance, so
@@ -343,6 +261,7 @@ impl<'a> Compiler<'a> {
             let (gate, len) = self.gate(std::slice::from_ref(&dst), |touched, cell| &touched.sent[cell]);
             let job = Job::Combine { sources: first..self.plan.sources.len(), finish };
             self.plan.inbound.push(Move { job, place: dst.place, len, start: self.received, gate });
+            self.plan.widest = self.plan.widest.max(srcs.len());
             self.write(&dst);
         }
     }
