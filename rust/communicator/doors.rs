@@ -24,12 +24,11 @@ pub(super) struct Doors {
     control: Arc<Control>,
     /// Connections that a link is made of.
     streams: u16,
-    silence: Duration,
 }
 
 impl Doors {
-    pub fn new(me: Rank, control: Arc<Control>, streams: u16, silence: Duration) -> Doors {
-        Doors { me, control, streams, silence }
+    pub fn new(me: Rank, control: Arc<Control>, streams: u16) -> Doors {
+        Doors { me, control, streams }
     }
 
     fn dial(&self, peer: Rank, wait: &mut Wait<'_>) -> Result<Vec<OwnedFd>, Halt> {
@@ -53,10 +52,6 @@ impl Opener for Doors {
             wait.on(&mut knock).map_err(Halt::Stop)?;
             knock.come.expect("`on` returns when it is there")
         };
-        for socket in &sockets {
-            let broken = |error: Error| Halt::Broken(Broken { rank: peer, why: error.to_string() });
-            tcp::prepare(socket, self.silence).map_err(broken)?;
-        }
         Ok(tcp::link(peer, sockets))
     }
 

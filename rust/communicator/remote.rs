@@ -30,6 +30,9 @@ use super::local::{Fault, Outcome, Shared};
 use super::network::{self, Network};
 use super::probe::Probe;
 
+/// How long ranks of a host may take to share memory: all of them are there already.
+const NODE: Duration = Duration::from_secs(10);
+
 /// What connects a rank with others of which some are on other hosts.
 #[derive(Debug)]
 pub(super) struct Remote {
@@ -60,10 +63,10 @@ impl Remote {
         let Met { nodes, contacts, settings } = meet(meeting(config, across, &terms)?, &mut form, host)?;
         let Terms { streams, told } = Terms::decode(&settings)?;
         let Shared { direct, heap, .. } = shared.expect("every rank has formed a node");
-        let (silence, crowd) = (contacts.silence, is_crowd(&contacts));
+        let crowd = is_crowd(&contacts);
         let boards = direct.boards().clone();
         let control = Arc::new(Control::start(contacts, move || raise_in(&boards))?);
-        let doors = Doors::new(config.rank, Arc::clone(&control), streams, silence);
+        let doors = Doors::new(config.rank, Arc::clone(&control), streams);
         let hosts = Hosts::new(nodes, config.rank);
         let mut remote = Remote {
             network: Network::new(network::of_words([0.0; 4]), &hosts),
@@ -281,7 +284,8 @@ impl Terms {
 fn node_job(config: &Config, members: &[Rank]) -> Job {
     let place = members.iter().position(|r| *r == config.rank).expect("this rank is a candidate");
     let id = format!("{} from rank {}", config.job_id, members[0]);
-    Job { id, generation: config.generation, rank: place as Rank, world: members.len() as u32, timeout: config.timeout }
+    let timeout = config.timeout.min(NODE);
+    Job { id, generation: config.generation, rank: place as Rank, world: members.len() as u32, timeout }
 }
 
 fn meeting(config: &Config, across: Across, terms: &Terms) -> Result<Meeting> {
