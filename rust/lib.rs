@@ -6,21 +6,28 @@
 //!                   python/   the only room that names pyo3
 //!                      │
 //!                 communicator   one group: what was called, by whom, what to say when it fails
-//!              ┌───────┼───────────────┐
-//!        rendezvous/   │            health     who is alive
-//!              │   direct/  lines · staged · symmetric · crowd: arrive, read, leave
-//!              │       │        │
-//!              └──► arena/   kernels/  (SIMD)    wait     one shared memfd; element-wise code; how to wait
+//!                      │
+//!                  hierarchy     ranks of one host by memory, hosts by messages
+//!           ┌──────────┴──────────────────┐
+//!    DIRECT path (one host)        MESSAGE path (any two ranks)
+//!    direct/  lines · staged ·     messages ─► select ─► schedule/ ─► plan/ ─► engine/
+//!      symmetric · crowd · shards                pure: no I/O, no clock           │ the only loop that moves data
+//!           │                                                                     ▼
+//!        arena/  one shared memfd                                          transport/  tcp · shm · mem
+//!           └──────────┬──────────────────┘
+//!        kernels/   wait   health/ (who is alive)   rendezvous/ (how ranks meet)   admission/ (who gets in)
 //!                      dtype · error · sync · machine       leaves
 //! ```
 //!
 //! **Invariants** (a test reads the `use crate::` lines and fails on an arrow that is not in the picture)
-//! 1. `kernels` knows no ranks, `direct` knows neither Python nor how ranks met, `arena` knows no collective.
-//! 2. `unsafe` stays in `arena/segment`, `direct/board`, `kernels/{cast, copy, x86}` and `python/`; each of these
-//!    files says `#![allow(unsafe_code)]` and every block has its `SAFETY`.
-//! 3. Once a group is connected only `wait` blocks, and nothing waits without a deadline and a look at the alarm.
-//! 4. Every rank ends with the same bits, on every run, whatever the order of arrival.
-//! 5. No thread of arx attaches to Python, except the caller's own.
+//! 1. `schedule`, `select` and `plan` do no I/O, read no clock, have no unsafe: same arguments, same value.
+//! 2. `engine` names no algorithm and no medium; `transport` knows its peer, not the world, and never reduces; `kernels`
+//!    knows no ranks, `direct` knows neither Python nor how ranks met, `arena` knows no collective.
+//! 3. `unsafe` stays in `arena/segment`, `direct/board`, `kernels/{cast, copy, x86}`, `transport/{shm/ring, tcp/sockets}`
+//!    and `python/`; each of these files says `#![allow(unsafe_code)]` and every block has its `SAFETY`.
+//! 4. Once a group is connected only `wait` blocks, and nothing waits without a deadline and a look at the alarm.
+//! 5. Every rank ends with the same bits, on every run, whatever the order of arrival.
+//! 6. No thread of arx attaches to Python, except the caller's own.
 #![deny(unsafe_code)]
 
 pub mod dtype;
