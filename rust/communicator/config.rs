@@ -20,6 +20,8 @@ const RING: Range<usize> = 2 << 20..7 << 20;
 const CHUNK: usize = 256 << 10;
 /// More ranks: bytes of the array on which all work at the same time.
 const ROUND: usize = 256 << 10;
+/// Bytes under way from one rank to another, in calls by messages. MEASURED
+const PIPE: usize = 256 << 10;
 
 /// Place and settings of one rank.
 #[derive(Debug)]
@@ -32,8 +34,8 @@ pub struct Config {
     pub timeout: Duration,
     /// `ARX_SPIN_US`.
     pub spin: Option<Duration>,
-    /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304` (bytes), `cores=2` (instead of those that are
-    /// there), any of them; rank 0's word counts for all.
+    /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304,pipe=262144` (bytes), `cores=2` (instead of those
+    /// that are there), any of them; rank 0's word counts for all.
     pub tune: Option<String>,
     /// None: all ranks are on this host.
     pub across: Option<Across>,
@@ -64,7 +66,7 @@ impl Config {
         if self.rank >= self.world {
             return Err(Error::Init(format!("rank {} of a world of {}: ranks go from 0", self.rank, self.world)));
         }
-        let known = ["chunk", "round", "symmetric", "ring", "cores"];
+        let known = ["chunk", "round", "symmetric", "ring", "pipe", "cores"];
         for word in self.tune.iter().flat_map(|t| t.split(',')).filter(|w| !w.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             if !known.contains(&key) || value.parse::<usize>().is_err() {
@@ -88,6 +90,10 @@ impl Config {
     pub(super) fn ring(&self) -> usize {
         let ring = machine::second_level_cache().clamp(RING.start, RING.end);
         self.tuned("ring").unwrap_or(ring).clamp(1 << 20, 64 << 20).next_multiple_of(64 << 10)
+    }
+
+    pub(super) fn pipe(&self) -> usize {
+        self.tuned("pipe").unwrap_or(PIPE).clamp(64, 64 << 20).next_multiple_of(64)
     }
 
     pub(super) fn tuning(&self) -> Tuning {

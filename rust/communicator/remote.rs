@@ -76,16 +76,19 @@ impl Remote {
             silence: Duration::from_secs(5),
         };
         let Met { nodes, contacts, .. } = meet(meeting, &mut form, host)?;
-        let Shared { direct, heap, .. } = shared.expect("every rank has formed a node");
+        let shared = shared.expect("every rank has formed a node");
+        let hosts = Hosts::new(nodes, config.rank);
+        let pipes = shared.pipes(&hosts);
+        let Shared { direct, heap, .. } = shared;
         let silence = contacts.silence;
         let here = &contacts.members[config.rank as usize].host;
         let neighbours = contacts.members.iter().filter(|member| member.host == *here).count();
         let crowd = neighbours > machine::cpus().len();
         let boards = direct.boards().clone();
         let control = Arc::new(Control::start(contacts, move || raise_in(&boards))?);
-        let doors = Doors::new(config.rank, Arc::clone(&control), 1, silence);
+        let doors = Doors::new(config.rank, pipes, Arc::clone(&control), 1, silence);
         let remote = Remote {
-            hosts: Hosts::new(nodes, config.rank),
+            hosts,
             direct,
             messages: Messages::new(config.world as usize, Box::new(doors)),
             control,
