@@ -23,7 +23,10 @@ use super::world;
 /// group : Group, optional
 ///     Instead of the world.
 /// algo : str, optional
-///     "auto" (the default, which `ARX_ALGO` may change), or one of "lines" (up to 1 KiB), "staged", "symmetric" to force a way; equal on all ranks.
+///     Equal on all ranks: "auto" (the default, which `ARX_ALGO` may change); or, to force a way through shared memory, one of
+///     "lines" (up to 1 KiB), "staged", "symmetric"; or an algorithm by messages, among ranks of one host too: "ring",
+///     "recursive", "doubling", "tree", "chain", "k_ary:ARITY:PIECES", "double_tree:PIECES", "pairwise", "exchange".
+///     "hierarchical" and "hierarchical+NAME" use messages between hosts only.
 /// timeout : float, optional
 ///     Seconds without progress after which waiting ends, instead of the group's.
 /// name : str, optional
