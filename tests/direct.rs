@@ -80,7 +80,7 @@ struct Job {
 
 impl Job {
     fn new(case: Case) -> Job {
-        let layout = Layout::new(case.world, size_of::<Control>(), size_of::<Board>(), case.ring(), 2 * MOST);
+        let layout = Layout::new(case.world, size_of::<Control>(), size_of::<Board>(), case.ring(), 0, 2 * MOST);
         let segment = Arc::new(Segment::create(layout.total()).expect("memory").0);
         let at = (0..case.world).map(|_| AtomicUsize::new(0)).collect();
         Job { case, segment, layout, at, failed: AtomicBool::new(false) }

@@ -1,5 +1,5 @@
-//! Collectives over several hosts: threads as ranks, a shared memory for the ranks of each host, TCP between all. Results are
-//! exact, equal on every rank, and for halves rounded once, whatever the hosts look like.
+//! Collectives over several hosts: threads as ranks, a shared memory with pipes for the ranks of each host, TCP between hosts.
+//! Results are exact, equal on every rank, and for halves rounded once, whatever the hosts look like.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,18 +19,29 @@ use arx::hierarchy::{Hosts, Session, Way};
 use arx::kernels::{Bytes, Isa, Reducer, widen_with};
 use arx::messages::{Messages, Opener};
 use arx::schedule::Algorithm;
-use arx::transport::{Link, tcp};
+use arx::transport::shm::ring::Ring;
+use arx::transport::{Link, shm, tcp};
 use arx::wait::{Patience, Plain, Wait};
 
 /// A case takes milliseconds; this is how long a hang lasts before it is shown.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Hands out sockets that were connected before.
-struct Connected(HashMap<Rank, TcpStream>);
+/// Bytes of a pipe: far fewer than those of most arrays here.
+const PIPE: usize = 4 << 10;
+
+/// Hands out sockets that were connected before, and pipes to the ranks of the same host.
+#[derive(Default)]
+struct Connected {
+    sockets: HashMap<Rank, TcpStream>,
+    pipes: HashMap<Rank, Link>,
+}
 
 impl Opener for Connected {
     fn open(&mut self, peer: Rank, _wait: &mut Wait<'_>) -> Result<Link, Halt> {
-        let socket = self.0.remove(&peer).expect("one link to each peer");
+        if let Some(link) = self.pipes.remove(&peer) {
+            return Ok(link);
+        }
+        let socket = self.sockets.remove(&peer).expect("one link to each peer");
         socket.set_nodelay(true).expect("TCP");
         socket.set_nonblocking(true).expect("a socket");
         Ok(tcp::link(peer, vec![OwnedFd::from(socket)]))
@@ -42,18 +53,29 @@ impl Opener for Connected {
 }
 
 fn connect_all(world: usize) -> Vec<Connected> {
-    let mut ends: Vec<Connected> = (0..world).map(|_| Connected(HashMap::new())).collect();
+    let mut ends: Vec<Connected> = (0..world).map(|_| Connected::default()).collect();
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
     for a in 0..world {
         for b in a + 1..world {
             let one = TcpStream::connect(address).expect("loopback");
             let (other, _) = listener.accept().expect("it has called");
-            ends[a].0.insert(b as Rank, one);
-            ends[b].0.insert(a as Rank, other);
+            ends[a].sockets.insert(b as Rank, one);
+            ends[b].sockets.insert(a as Rank, other);
         }
     }
     ends
+}
+
+/// The pipes of the rank at `place` of a host.
+fn pipes(segment: &Arc<Segment>, layout: Layout, on_host: &[Rank], place: usize) -> HashMap<Rank, Link> {
+    let ring = |reader, writer| Ring::new(Arc::clone(segment), layout.pipe_of(reader, writer).0, PIPE, 0);
+    let others = on_host.iter().copied().enumerate().filter(|(other, _)| *other != place);
+    let link = |(other, peer)| {
+        let tx = Box::new(shm::Writer::new(ring(other, place), peer));
+        (peer, Link { tx, rx: Box::new(shm::Reader::new(ring(place, other), peer)) })
+    };
+    others.map(link).collect()
 }
 
 /// One rank of a job.
@@ -97,15 +119,18 @@ fn job<T: Send>(members: &[Vec<Rank>], crowd: bool, work: impl Fn(&mut Member) -
     let tuning = Tuning { chunk: 256, round: 4096, symmetric: MEASURE };
     let mut ranks = Vec::new();
     for on_host in members {
-        let layout = Layout::new(on_host.len(), size_of::<Control>(), size_of::<Board>(), 64 << 10, 1 << 20);
+        let (control, board, pipe) = (size_of::<Control>(), size_of::<Board>(), Ring::size(PIPE));
+        let layout = Layout::new(on_host.len(), control, board, 64 << 10, pipe, 1 << 20);
         let segment = Arc::new(Segment::create(layout.total()).expect("memory").0);
         for (place, rank) in on_host.iter().enumerate() {
             let boards = Boards::new(Arc::clone(&segment), layout);
+            let mut opener = links[*rank as usize].take().expect("taken once");
+            opener.pipes = pipes(&segment, layout, on_host, place);
             ranks.push(Member {
                 rank: *rank,
                 hosts: Hosts::new(members.to_vec(), *rank),
                 direct: Direct::new(boards, place, crowd, tuning),
-                messages: Messages::new(world, Box::new(links[*rank as usize].take().expect("taken once"))),
+                messages: Messages::new(world, Box::new(opener)),
                 wide: Vec::new(),
                 sequence: 0,
             });

@@ -210,3 +210,26 @@ def test_a_signal_while_a_host_does_not_answer(launch_hosts: Launcher, number: s
         process.send_signal(number)
         process.communicate(timeout=WATCHDOG)
     assert process.returncode == code
+
+
+@pytest.mark.skipif(not hostjob.CONNECTS, reason="this build of the core connects by shared memory only")
+@pytest.mark.parametrize("algo", ["ring", "pairwise", "hierarchical+tree"])
+@pytest.mark.parametrize("hosts", ["h0:2,h1:2", "h1:3,h0:1"])
+def test_links_are_pipes_within_a_host_and_connections_between(launch_hosts: Launcher, hosts: str, algo: str) -> None:
+    done = launch_hosts("--hosts", hosts, *hostjob.program(launch_hosts.folder), env={"ARX_ALGO": algo})
+    assert done.returncode == 0, done.stderr
+    names = ["h0", "h0", "h1", "h1"] if hosts.startswith("h0") else ["h1", "h1", "h1", "h0"]
+    hostjob.check(launch_hosts.folder, names, "ARX_* variables")
+
+
+def test_shared_memory_alone_does_not_reach_another_host(launch_hosts: Launcher) -> None:
+    code = "import arx\ntry:\n    arx.init(timeout=30)\nexcept arx.InitError as error:\n    print(error)"
+    done = launch_hosts("--hosts", "h0:1,h1:2", sys.executable, "-c", code, env={"ARX_TRANSPORT": "shm"})
+    said = sorted(done.stdout.splitlines())
+    assert [line.partition("] ")[0] for line in said] == ["[rank 0", "[rank 1", "[rank 2"], done.stderr
+    for line, here in zip(said, (1, 2, 2), strict=True):
+        assert (
+            f"transport shm is memory that all ranks share, but this job has several hosts, with {here} of its 3"
+            in line
+        )
+        assert "use auto or tcp" in line

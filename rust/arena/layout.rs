@@ -10,6 +10,8 @@ pub struct Layout {
     pub board: usize,
     /// Bytes of one rank's staging ring.
     pub ring: usize,
+    /// Bytes of the pipe from one rank to another.
+    pub pipe: usize,
     /// Bytes of one rank's heap.
     pub heap: usize,
 }
@@ -23,13 +25,16 @@ const SHIFTS: usize = 64 << 10;
 /// Bytes of a rank's scratch array, on which ways of combining are timed.
 pub const SCRATCH: usize = 128 << 10;
 
+/// What a pipe's place and length are multiples of: cache lines are fetched in pairs.
+const PAIR: usize = 128;
+
 /// 46 bits: half of what a process can map on x86-64 and aarch64 with four-level page tables.
 const ADDRESSES: usize = 1 << 46;
 
 impl Layout {
-    pub fn new(world: usize, control: usize, board: usize, ring: usize, memory: usize) -> Layout {
+    pub fn new(world: usize, control: usize, board: usize, ring: usize, pipe: usize, memory: usize) -> Layout {
         let heap = up(memory.min(ADDRESSES / world), BLOCK);
-        Layout { world, control: up(control, BLOCK), board: up(board, 4096), ring, heap }
+        Layout { world, control: up(control, BLOCK), board: up(board, 4096), ring, pipe: up(pipe, PAIR), heap }
     }
 
     fn region(&self) -> usize {
@@ -41,9 +46,14 @@ impl Layout {
         up(self.board, BLOCK)
     }
 
+    /// Where the pipes start within a region.
+    fn pipes_start(&self) -> usize {
+        up(self.ring_start() + self.ring + SHIFTS + SCRATCH, BLOCK)
+    }
+
     /// Where the heap starts within a region.
     fn heap_start(&self) -> usize {
-        up(self.ring_start() + self.ring + SHIFTS + SCRATCH, BLOCK)
+        up(self.pipes_start() + self.world * self.pipe, BLOCK)
     }
 
     /// Length of the whole segment.
@@ -68,7 +78,14 @@ impl Layout {
 
     /// Offset and length of the whole blocks in which a rank's ring lies.
     pub fn ring_block(&self, rank: usize) -> (usize, usize) {
-        (self.board_of(rank) + self.ring_start(), self.heap_start() - self.ring_start())
+        (self.board_of(rank) + self.ring_start(), self.pipes_start() - self.ring_start())
+    }
+
+    /// Offset and length of the pipe from `writer` to `reader`, in the region of the latter. Memory is taken by those that are
+    /// used, which are few: most algorithms have each rank talk to a handful of others. They follow each other without rounding to
+    /// pages, so that their low address bits differ.
+    pub fn pipe_of(&self, reader: usize, writer: usize) -> (usize, usize) {
+        (self.board_of(reader) + self.pipes_start() + writer * self.pipe, self.pipe)
     }
 
     pub fn heap_of(&self, rank: usize) -> usize {
@@ -87,12 +104,20 @@ mod tests {
     #[test]
     fn areas_follow_each_other_without_overlap() {
         for world in [1, 2, 3, 9, 128, 1024] {
-            let layout = Layout::new(world, 300_000, 9_000, 4 << 20, 24 << 30);
+            let layout = Layout::new(world, 300_000, 9_000, 4 << 20, (1 << 20) + 200, 24 << 30);
             let mut end = layout.control;
             for rank in 0..world {
                 assert_eq!(layout.board_of(rank), end);
                 assert!(layout.ring_of(rank) >= layout.board_of(rank) + layout.board);
-                assert!(layout.scratch_of(rank) + SCRATCH <= layout.heap_of(rank));
+                let (block, len) = layout.ring_block(rank);
+                assert!(block <= layout.ring_of(rank) && layout.scratch_of(rank) + SCRATCH <= block + len);
+                let mut pipe = block + len;
+                for writer in 0..world {
+                    assert_eq!(layout.pipe_of(rank, writer), (pipe, (1 << 20) + 256));
+                    assert_eq!(pipe % PAIR, 0);
+                    pipe += layout.pipe;
+                }
+                assert!(pipe <= layout.heap_of(rank));
                 assert_eq!(layout.heap_of(rank) % BLOCK, 0);
                 end = layout.heap_of(rank) + layout.heap;
             }

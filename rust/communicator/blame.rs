@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::direct::{Boards, Direct, Turn};
+use crate::engine::Halt;
 use crate::error::{Error, Rank, ranks, seconds};
 use crate::health::{Roster, State};
+use crate::transport::Broken;
 use crate::wait::{Stop, Wait};
 
+use super::algorithm::Algorithm;
 use super::call::{Call, Collective};
 
 /// Everything that is known where a wait ended without its condition.
@@ -22,12 +25,26 @@ pub(super) struct Scene<'a> {
 
 impl Scene<'_> {
     /// The state in which this rank leaves the group, and the error for its caller.
-    pub fn explain(&self, stop: Stop) -> (State, Error) {
-        match stop {
-            Stop::Interrupted => (State::Interrupted, Error::Interrupted),
-            Stop::Timeout => (State::TimedOut, self.timeout()),
-            Stop::Gone => (State::Failed, self.gone()),
+    pub fn explain(&self, halt: Halt) -> (State, Error) {
+        match halt {
+            Halt::Stop(Stop::Interrupted) => (State::Interrupted, Error::Interrupted),
+            Halt::Stop(Stop::Timeout) => (State::TimedOut, self.timeout()),
+            Halt::Stop(Stop::Gone) => (State::Failed, self.gone()),
+            // Who leaves says so in the roster before it lets go of its pipes.
+            Halt::Broken(_) if self.roster.broken(self.turn.sequence, self.rank) => (State::Failed, self.gone()),
+            Halt::Broken(Broken { rank, why }) => (State::Failed, self.spoilt(rank, &why)),
+            Halt::Differs { rank, .. } => (State::Failed, self.spoilt(rank, "it carries bytes of another call")),
         }
+    }
+
+    /// All have arrived at the same call and nobody has left, so neither can be anybody's doing.
+    fn spoilt(&self, rank: Rank, why: &str) -> Error {
+        Error::Aborted(format!(
+            "the pipe between ranks {rank} and {} failed in {}: {why}. The group is closed. Does something else write to \
+             its shared memory?",
+            self.rank,
+            self.here()
+        ))
     }
 
     fn here(&self) -> String {
@@ -58,6 +75,10 @@ impl Scene<'_> {
         if !absent.is_empty() {
             // A rank may be kept from arriving by another that has not read what it staged.
             return least(absent, |r| (self.roster.completed(r), read(r)));
+        }
+        if let Algorithm::Flat(_) = self.call.algorithm {
+            // What has gone through a pipe does not say who should have moved next.
+            return least(others().collect(), |r| self.roster.completed(r));
         }
         match self.call.collective {
             Collective::Broadcast { root } => {

@@ -23,6 +23,8 @@ const RING: Range<usize> = 2 << 20..7 << 20;
 const CHUNK: usize = 256 << 10;
 /// More ranks: bytes of the array on which all work at the same time.
 const ROUND: usize = 256 << 10;
+/// Bytes under way from one rank to another, in calls by messages. MEASURED
+const PIPE: usize = 256 << 10;
 
 /// Connections that a link may be made of.
 pub(super) const STREAMS: RangeInclusive<u16> = 1..=16;
@@ -38,9 +40,10 @@ pub struct Config {
     pub timeout: Duration,
     /// `ARX_SPIN_US`.
     pub spin: Option<Duration>,
-    /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304` (bytes), `cores=2` (instead of those that are
-    /// there), `streams=2` (connections between two ranks of different hosts), any of them; and, all of them, `alpha_ns=`, `overhead_ns=`, `beta_fs=` and `gamma_fs=` (per byte), which say how
-    /// the network is instead of measuring it. Rank 0's word counts for all.
+    /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304,pipe=262144` (bytes), `cores=2` (instead of those
+    /// that are there), `streams=2` (connections between two ranks of different hosts), any of them; and, all of them,
+    /// `alpha_ns=`, `overhead_ns=`, `beta_fs=` and `gamma_fs=` (per byte), which say how the network is instead of measuring
+    /// it. Rank 0's word counts for all.
     pub tune: Option<String>,
     /// None: all ranks are on this host.
     pub across: Option<Across>,
@@ -73,22 +76,12 @@ impl Config {
         if self.rank >= self.world {
             return Err(Error::Init(format!("rank {} of a world of {}: ranks go from 0", self.rank, self.world)));
         }
-        let known = [
-            "chunk",
-            "round",
-            "symmetric",
-            "ring",
-            "cores",
-            "streams",
-            "alpha_ns",
-            "overhead_ns",
-            "beta_fs",
-            "gamma_fs",
-        ];
+        let local = ["chunk", "round", "symmetric", "ring", "pipe", "cores"];
+        let known = local.iter().chain(&["streams", "alpha_ns", "overhead_ns", "beta_fs", "gamma_fs"]);
         for word in self.tune.iter().flat_map(|t| t.split(',')).filter(|w| !w.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
-            if !known.contains(&key) || value.parse::<usize>().is_err() {
-                let known = known.map(|key| format!("{key}=NUMBER")).join(", ");
+            if !known.clone().any(|k| *k == key) || value.parse::<usize>().is_err() {
+                let known = known.map(|key| format!("{key}=NUMBER")).collect::<Vec<_>>().join(", ");
                 return Err(Error::Init(format!("ARX_TUNE: '{word}' is not one of {known}")));
             }
         }
@@ -108,6 +101,10 @@ impl Config {
     pub(super) fn ring(&self) -> usize {
         let ring = machine::second_level_cache().clamp(RING.start, RING.end);
         self.tuned("ring").unwrap_or(ring).clamp(1 << 20, 64 << 20).next_multiple_of(64 << 10)
+    }
+
+    pub(super) fn pipe(&self) -> usize {
+        self.tuned("pipe").unwrap_or(PIPE).clamp(64, 64 << 20).next_multiple_of(64)
     }
 
     pub(super) fn tuning(&self) -> Tuning {

@@ -1,5 +1,5 @@
-//! Links to ranks of other hosts, and of this one where ranks share no memory: connections that the control plane has made
-//! or taken in.
+//! Links to ranks anywhere: to those that share memory with this one by pipes, to the others by connections that the control
+//! plane has made or taken in.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,20 +15,23 @@ use crate::messages::Opener;
 use crate::transport::{Broken, Link, tcp};
 use crate::wait::{Bell, SLICE, Stop, Task, Wait};
 
+use super::pipes::Pipes;
+
 /// As good as never.
 const LONGEST: Duration = Duration::from_secs(1 << 30);
 
-/// Opens links by way of the control plane: the higher rank dials, the lower one waits until it has.
+/// Opens links; connections by way of the control plane: the higher rank dials, the lower one waits until it has.
 pub(super) struct Doors {
     me: Rank,
+    pipes: Pipes,
     control: Arc<Control>,
     /// Connections that a link is made of.
     streams: u16,
 }
 
 impl Doors {
-    pub fn new(me: Rank, control: Arc<Control>, streams: u16) -> Doors {
-        Doors { me, control, streams }
+    pub fn new(me: Rank, pipes: Pipes, control: Arc<Control>, streams: u16) -> Doors {
+        Doors { me, pipes, control, streams }
     }
 
     fn dial(&self, peer: Rank, wait: &mut Wait<'_>) -> Result<Vec<OwnedFd>, Halt> {
@@ -45,6 +48,9 @@ impl Doors {
 
 impl Opener for Doors {
     fn open(&mut self, peer: Rank, wait: &mut Wait<'_>) -> Result<Link, Halt> {
+        if let Some(link) = self.pipes.link(peer) {
+            return Ok(link);
+        }
         let sockets = if self.me > peer {
             self.dial(peer, wait)?
         } else {

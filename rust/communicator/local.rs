@@ -1,5 +1,7 @@
-//! A group whose ranks are all on this host: the direct path, and what its failures mean.
+//! A group whose ranks are all on this host: the direct path, messages through pipes where a call asks for them, and what
+//! failures mean.
 
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +9,24 @@ use std::time::Duration;
 use crate::arena::heap::Heap;
 use crate::arena::{Layout, Segment};
 use crate::direct::words::AHEAD;
-use crate::direct::{Algorithm, Board, Boards, Control, Direct, Turn, Verdict};
+use crate::direct::{self, Board, Boards, Control, Direct, Turn, Verdict};
+use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
 use crate::health::{Alarm, Door, Roster, State, Watcher};
+use crate::hierarchy::{Hosts, Session, Way};
 use crate::kernels::{Bytes, Reducer};
 use crate::machine;
+use crate::messages::Messages;
 use crate::rendezvous::{Job, Joined, LateDoor, Terms, join};
-use crate::wait::{Host, Patience, Stop, Wait, raise};
+use crate::schedule;
+use crate::transport::shm::ring::Ring;
+use crate::wait::{Host, Patience, Wait, raise};
 
+use super::algorithm::Algorithm;
 use super::blame;
 use super::call::Call;
 use super::config::{self, Config};
+use super::pipes::Pipes;
 
 const CONTROL: usize = size_of::<Control>();
 
@@ -25,7 +34,7 @@ const CONTROL: usize = size_of::<Control>();
 #[derive(Debug)]
 pub(super) struct Local {
     rank: Rank,
-    direct: Direct,
+    paths: Paths,
     roster: Roster,
     spin: Duration,
     /// Of a call that names none.
@@ -36,6 +45,17 @@ pub(super) struct Local {
     watcher: Option<Watcher>,
     /// Number of rank 0's socket, which the watcher holds.
     socket: Option<RawFd>,
+}
+
+/// What moves data.
+#[derive(Debug)]
+struct Paths {
+    direct: Direct,
+    /// For calls that name an algorithm of the message path.
+    messages: Messages,
+    hosts: Hosts,
+    /// For halves that travel as float32.
+    wide: Vec<Cell<u8>>,
 }
 
 /// The memory that the ranks of a host share, as one of them sees it.
@@ -53,7 +73,8 @@ impl Shared {
     pub fn join(job: &Job, config: &Config, host: &mut dyn Host) -> Result<Shared> {
         let world = job.world as usize;
         let board = size_of::<Board>();
-        let layout = Layout::new(world, CONTROL + Roster::bytes(world), board, config.ring(), machine::memory());
+        let (control, pipe) = (CONTROL + Roster::bytes(world), Ring::size(config.pipe()));
+        let layout = Layout::new(world, control, board, config.ring(), pipe, machine::memory());
         let enter = |segment: &Arc<Segment>, layout: &Layout| {
             let roster = Roster::new(Arc::clone(segment), CONTROL, layout.world);
             roster.enter(job.rank, &machine::cpus(), machine::quota());
@@ -71,11 +92,16 @@ impl Shared {
         let direct = Direct::new(Boards::new(Arc::clone(&segment), layout), rank, crowd, tuning);
         Ok(Shared { segment, roster, direct, heap, joined })
     }
+
+    /// Between the ranks of this host, of which `hosts` says who they are.
+    pub fn pipes(&self, hosts: &Hosts) -> Pipes {
+        Pipes::new(Arc::clone(&self.segment), self.joined.terms.layout, hosts)
+    }
 }
 
 impl Local {
     /// Meets the other ranks; returns when all of them are there.
-    pub fn connect(config: &Config, host: &mut dyn Host) -> Result<(Local, Heap)> {
+    pub fn connect(config: &Config, hosts: &Hosts, host: &mut dyn Host) -> Result<(Local, Heap)> {
         let job = Job {
             id: config.job_id.clone(),
             generation: config.generation,
@@ -83,7 +109,9 @@ impl Local {
             world: config.world,
             timeout: config.timeout,
         };
-        let Shared { segment, roster, direct, heap, joined, .. } = Shared::join(&job, config, host)?;
+        let shared = Shared::join(&job, config, host)?;
+        let messages = Messages::new(config.world as usize, Box::new(shared.pipes(hosts)));
+        let Shared { segment, roster, direct, heap, joined } = shared;
         let socket = joined.listener.as_ref().map(AsRawFd::as_raw_fd);
         let door = joined
             .listener
@@ -97,7 +125,7 @@ impl Local {
         let local = Local {
             rank: config.rank,
             spin: config.spin(direct.is_crowd()),
-            direct,
+            paths: Paths { direct, messages, hosts: hosts.clone(), wide: Vec::new() },
             roster,
             timeout: config.timeout,
             refusals: 0,
@@ -112,11 +140,11 @@ impl Local {
     }
 
     pub fn direct(&self) -> &Direct {
-        &self.direct
+        &self.paths.direct
     }
 
     pub fn is_crowd(&self) -> bool {
-        self.direct.is_crowd()
+        self.paths.direct.is_crowd()
     }
 
     #[inline]
@@ -127,12 +155,36 @@ impl Local {
         (dst, src): (Bytes<'_>, Bytes<'_>),
         host: &mut dyn Host,
     ) -> Outcome {
+        if let Algorithm::Flat(algorithm) = call.algorithm {
+            return self.all_reduce_by_messages(algorithm, sequence, call, (dst, src), host);
+        }
         let (dtype, op) = call.reduction();
         let reducer = Reducer::of(dtype, op).expect("checked where the call came in");
         let empty = src.is_empty();
-        self.run(sequence, call, host, |direct, turn, wait| match empty {
+        self.run(sequence, call, host, |Paths { direct, .. }, turn, wait| match empty {
             true => direct.barrier(turn, wait),
             false => direct.all_reduce(turn, wait, reducer, dst, src),
+        })
+    }
+
+    #[inline(never)]
+    fn all_reduce_by_messages(
+        &mut self,
+        algorithm: schedule::Algorithm,
+        sequence: u64,
+        call: &Call<'_>,
+        (dst, src): (Bytes<'_>, Bytes<'_>),
+        host: &mut dyn Host,
+    ) -> Outcome {
+        self.run(sequence, call, host, |paths, turn, wait| {
+            let Paths { direct, messages, hosts, wide } = paths;
+            if src.is_empty() {
+                return direct.barrier(turn, wait).map_err(Halt::Stop);
+            }
+            let Turn { sequence, fingerprint, .. } = *turn;
+            let header = Header { kind: 0, sequence, fingerprint, bytes: 0 };
+            let mut session = Session { hosts, direct, messages, wide, turn: *turn, header, wait };
+            session.all_reduce(Way::Flat(algorithm), call.reduction(), dst, src)
         })
     }
 
@@ -144,28 +196,28 @@ impl Local {
         array: Bytes<'_>,
         host: &mut dyn Host,
     ) -> Outcome {
-        self.run(sequence, call, host, |direct, turn, wait| match array.is_empty() {
+        self.run(sequence, call, host, |Paths { direct, .. }, turn, wait| match array.is_empty() {
             true => direct.barrier(turn, wait),
             false => direct.broadcast(turn, wait, root as usize, array),
         })
     }
 
     pub fn barrier(&mut self, sequence: u64, call: &Call<'_>, host: &mut dyn Host) -> Outcome {
-        self.run(sequence, call, host, |direct, turn, wait| direct.barrier(turn, wait))
+        self.run(sequence, call, host, |paths, turn, wait| paths.direct.barrier(turn, wait))
     }
 
     #[inline]
-    fn run(
+    fn run<E: Into<Halt>>(
         &mut self,
         sequence: u64,
         call: &Call<'_>,
         host: &mut dyn Host,
-        work: impl FnOnce(&mut Direct, &Turn, &mut Wait<'_>) -> std::result::Result<Verdict, Stop>,
+        work: impl FnOnce(&mut Paths, &Turn, &mut Wait<'_>) -> std::result::Result<Verdict, E>,
     ) -> Outcome {
         self.refusals = 0;
-        let Local { direct, roster, spin, rank, .. } = self;
+        let Local { paths, roster, spin, rank, .. } = self;
         let turn = Turn { sequence, fingerprint: call.fingerprint(), algorithm: call.algorithm.direct() };
-        let boards = direct.boards().clone();
+        let boards = paths.direct.boards().clone();
         let mut wait = Wait {
             bell: &boards.control().bell,
             alarm: &boards.control().alarm,
@@ -173,17 +225,19 @@ impl Local {
             patience: Patience { spin: *spin, limit: call.timeout.unwrap_or(self.timeout) },
             host,
         };
-        let outcome = match work(direct, &turn, &mut wait) {
+        let outcome = match work(paths, &turn, &mut wait) {
             Ok(Verdict::Agreed) => Ok(Ok(())),
-            Ok(Verdict::Differs) => blame::disagreement(direct, &turn, call, &mut wait).map(Err),
-            Err(stop) => Err(stop),
+            Ok(Verdict::Differs) => {
+                blame::disagreement(&paths.direct, &turn, call, &mut wait).map(Err).map_err(Halt::Stop)
+            }
+            Err(halt) => Err(halt.into()),
         };
         match outcome {
             Ok(result) => {
                 roster.complete(self.rank, turn.sequence);
                 result.map_err(|text| Fault::Refused(Error::Mismatch(text)))
             }
-            Err(stop) => Err(Fault::Closed(self.close_after(stop, &turn, call))),
+            Err(halt) => Err(Fault::Closed(self.close_after(halt, &turn, call))),
         }
     }
 
@@ -191,7 +245,7 @@ impl Local {
     /// to time.
     pub fn refuse(&mut self, sequence: u64, reason: &str) {
         self.refusals += 1;
-        self.direct.refuse(sequence, reason);
+        self.paths.direct.refuse(sequence, reason);
         self.roster.complete(self.rank, sequence);
     }
 
@@ -202,8 +256,8 @@ impl Local {
             return Ok(());
         }
         let sequence = sequence + 1 - self.refusals;
-        let Local { direct, roster, spin, rank, .. } = self;
-        let boards = direct.boards().clone();
+        let Local { paths, roster, spin, rank, .. } = self;
+        let boards = paths.direct.boards().clone();
         let mut wait = Wait {
             bell: &boards.control().bell,
             alarm: &boards.control().alarm,
@@ -218,18 +272,19 @@ impl Local {
                 Ok(())
             }
             Err(stop) => {
-                let turn = Turn { sequence, fingerprint: 0, algorithm: Algorithm::Auto };
-                Err(Fault::Closed(self.close_after(stop, &turn, &Call::barrier(None))))
+                let turn = Turn { sequence, fingerprint: 0, algorithm: direct::Algorithm::Auto };
+                Err(Fault::Closed(self.close_after(Halt::Stop(stop), &turn, &Call::barrier(None))))
             }
         }
     }
 
     /// Leaves the group for good, tells the others why, and says so.
-    fn close_after(&mut self, stop: Stop, turn: &Turn, call: &Call<'_>) -> Error {
+    #[cold]
+    fn close_after(&mut self, halt: Halt, turn: &Turn, call: &Call<'_>) -> Error {
         let limit = call.timeout.unwrap_or(self.timeout);
-        let boards = self.direct.boards();
+        let boards = self.paths.direct.boards();
         let scene = blame::Scene { rank: self.rank, turn, call, boards, roster: &self.roster, limit };
-        let (state, error) = scene.explain(stop);
+        let (state, error) = scene.explain(halt);
         let missing = match &error {
             Error::Timeout { missing, .. } => missing.as_slice(),
             _ => &[],
@@ -240,7 +295,7 @@ impl Local {
 
     fn leave(&mut self, state: State, missing: &[Rank]) {
         if self.roster.leave(self.rank, state, missing) {
-            let control = self.direct.boards().control();
+            let control = self.paths.direct.boards().control();
             raise(&control.alarm, &control.bell);
         }
     }

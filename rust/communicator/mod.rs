@@ -16,6 +16,7 @@ mod doors;
 mod explain;
 mod local;
 mod network;
+mod pipes;
 mod probe;
 mod remote;
 
@@ -80,8 +81,9 @@ impl Communicator {
             let hosts = remote.hosts().clone();
             (Reach::Hosts(Box::new(remote)), hosts, heap)
         } else {
-            let (local, heap) = Local::connect(&config, host)?;
-            (Reach::Host(Box::new(local)), all_here(), heap)
+            let hosts = all_here();
+            let (local, heap) = Local::connect(&config, &hosts, host)?;
+            (Reach::Host(Box::new(local)), hosts, heap)
         };
         let (rank, world) = (config.rank, config.world);
         Ok(Communicator { rank, world, sequence: 0, closed: None, heap: Arc::new(heap), hosts, reach })

@@ -62,12 +62,14 @@ impl Remote {
         };
         let Met { nodes, contacts, settings } = meet(meeting(config, across, &terms)?, &mut form, host)?;
         let Terms { streams, told } = Terms::decode(&settings)?;
-        let Shared { direct, heap, .. } = shared.expect("every rank has formed a node");
+        let shared = shared.expect("every rank has formed a node");
+        let hosts = Hosts::new(nodes, config.rank);
+        let pipes = shared.pipes(&hosts);
+        let Shared { direct, heap, .. } = shared;
         let crowd = is_crowd(&contacts);
         let boards = direct.boards().clone();
         let control = Arc::new(Control::start(contacts, move || raise_in(&boards))?);
-        let doors = Doors::new(config.rank, Arc::clone(&control), streams);
-        let hosts = Hosts::new(nodes, config.rank);
+        let doors = Doors::new(config.rank, pipes, Arc::clone(&control), streams);
         let mut remote = Remote {
             network: Network::new(network::of_words([0.0; 4]), &hosts),
             hosts,

@@ -95,6 +95,12 @@ pub enum Halt {
     },
 }
 
+impl From<Stop> for Halt {
+    fn from(stop: Stop) -> Halt {
+        Halt::Stop(stop)
+    }
+}
+
 impl From<Broken> for Halt {
     fn from(broken: Broken) -> Halt {
         Halt::Broken(broken)

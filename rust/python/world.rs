@@ -88,7 +88,7 @@ pub fn connect(py: Python<'_>, settings: Settings) -> PyResult<Bound<'_, Group>>
     }
     let timeout = arguments::seconds(settings.timeout)?;
     let algorithm = Algorithm::parse(&settings.algo)
-        .ok_or_else(|| Error::Init(format!("ARX_ALGO: '{}' is not an algorithm", settings.algo)))?;
+        .ok_or_else(|| Error::Init(format!("ARX_ALGO: '{}' is not one of {}", settings.algo, Algorithm::names())))?;
     let across = settings.across()?;
     let config = Config {
         across,

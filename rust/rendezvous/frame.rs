@@ -4,7 +4,7 @@
 use crate::arena::Layout;
 use crate::error::{Rank, list};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"arx\0\0\0\x01\0");
+const MAGIC: u64 = u64::from_le_bytes(*b"arx\0\0\0\x02\0");
 
 /// Words that rank 0 decides for all, without meaning here.
 pub type Settings = [u64; 4];
@@ -44,7 +44,7 @@ impl Frame {
         match self {
             Frame::Hello { rank, world } => words(1, &[u64::from(*rank), u64::from(*world)]),
             Frame::Welcome { layout: l, settings } => {
-                let sizes = [l.world, l.control, l.board, l.ring, l.heap].map(|w| w as u64);
+                let sizes = [l.world, l.control, l.board, l.ring, l.pipe, l.heap].map(|w| w as u64);
                 words(2, &[&sizes[..], settings].concat())
             }
             Frame::Ready => words(3, &[]),
@@ -65,9 +65,10 @@ impl Frame {
         Some(match word(1)? {
             1 => Frame::Hello { rank: word(2)?.try_into().ok()?, world: word(3)?.try_into().ok()? },
             2 => {
-                let [world, control, board, ring, heap] = [size(2)?, size(3)?, size(4)?, size(5)?, size(6)?];
-                let layout = Layout { world, control, board, ring, heap };
-                Frame::Welcome { layout, settings: [word(7)?, word(8)?, word(9)?, word(10)?] }
+                let [world, control, board] = [size(2)?, size(3)?, size(4)?];
+                let [ring, pipe, heap] = [size(5)?, size(6)?, size(7)?];
+                let layout = Layout { world, control, board, ring, pipe, heap };
+                Frame::Welcome { layout, settings: [word(8)?, word(9)?, word(10)?, word(11)?] }
             }
             3 => Frame::Ready,
             4 => Frame::Go,
@@ -94,7 +95,7 @@ mod tests {
 
     #[test]
     fn frames_survive_the_wire_and_garbage_does_not_pass() {
-        let layout = Layout::new(5, 1, 2, 3, 4);
+        let layout = Layout { world: 5, control: 1, board: 2, ring: 3, pipe: 4, heap: 6 };
         let frames = [
             Frame::Hello { rank: 3, world: 5 },
             Frame::Welcome { layout, settings: [1, 2, 3, 4] },

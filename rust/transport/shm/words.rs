@@ -65,8 +65,8 @@ impl Producer {
             if self.tail.wrapping_sub(self.head) > self.capacity {
                 return Err(End::Spoilt);
             }
-            // Relaxed: nothing is read after that.
-            if words.head.closed.load(Ordering::Relaxed) != 0 {
+            // acquires: all that the reader did and said elsewhere before it closed
+            if words.head.closed.load(Ordering::Acquire) != 0 {
                 return Err(End::Closed);
             }
         }
@@ -143,7 +143,7 @@ impl Consumer {
     }
 
     pub fn close(&self, words: &Words) {
-        // Relaxed: publishes nothing.
-        words.head.closed.store(1, Ordering::Relaxed);
+        // publishes: that the reader has left, and why, which is said elsewhere
+        words.head.closed.store(1, Ordering::Release);
     }
 }

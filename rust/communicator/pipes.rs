@@ -1,0 +1,56 @@
+//! Links to the ranks of this host: pipes in the memory that they share. Both ends of one are made without a word between them,
+//! since all zeros is an empty pipe.
+
+use std::mem::offset_of;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::arena::{Layout, Segment};
+use crate::direct::Control;
+use crate::engine::Halt;
+use crate::error::Rank;
+use crate::hierarchy::Hosts;
+use crate::messages::Opener;
+use crate::transport::Link;
+use crate::transport::shm::ring::Ring;
+use crate::transport::shm::{Reader, Writer};
+use crate::wait::Wait;
+
+/// The pipes of one rank.
+pub(super) struct Pipes {
+    segment: Arc<Segment>,
+    layout: Layout,
+    /// Ranks of this host, in the order in which their memory lies in the segment.
+    ranks: Vec<Rank>,
+    place: usize,
+}
+
+impl Pipes {
+    pub fn new(segment: Arc<Segment>, layout: Layout, hosts: &Hosts) -> Pipes {
+        Pipes { segment, layout, ranks: hosts.mine().1.to_vec(), place: hosts.place() }
+    }
+
+    /// A link to `peer`, to be made once; None if it shares no memory with this rank.
+    pub fn link(&self, peer: Rank) -> Option<Link> {
+        let other = self.ranks.iter().position(|rank| *rank == peer)?;
+        let ring = |reader, writer| {
+            let (offset, len) = self.layout.pipe_of(reader, writer);
+            Ring::new(Arc::clone(&self.segment), offset, len - Ring::size(0), offset_of!(Control, bell))
+        };
+        Some(Link {
+            tx: Box::new(Writer::new(ring(other, self.place), peer)),
+            rx: Box::new(Reader::new(ring(self.place, other), peer)),
+        })
+    }
+}
+
+impl Opener for Pipes {
+    fn open(&mut self, peer: Rank, _wait: &mut Wait<'_>) -> Result<Link, Halt> {
+        Ok(self.link(peer).expect("all ranks of the group are on this host"))
+    }
+
+    /// Everything here rings the bell.
+    fn alert(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
