@@ -197,7 +197,7 @@ fn every_algorithm_world_and_type_in_the_smallest_pipes() {
             for name in NAMES {
                 for (n, (dtype, op)) in KINDS.into_iter().enumerate() {
                     let kind = Kind { name, dtype, op };
-                    for len in [0, 1, p - 1, p, p + 1, 1000] {
+                    for len in [0, 1, p - 1, p, p + 1, if n % 4 == 0 { 1000 } else { 90 }] {
                         kind.expect(group, len, (n + len) % 2 == 0);
                     }
                 }
@@ -208,11 +208,11 @@ fn every_algorithm_world_and_type_in_the_smallest_pipes() {
 
 #[test]
 fn arrays_that_are_longer_than_a_pipe() {
-    for world in [2, 3, 5, 8] {
+    for world in [2, 3, 5] {
         group(world, "", |group| {
             for name in NAMES {
-                Kind { name, dtype: DType::Float32, op: ReduceOp::Sum }.expect(group, 300_007, false);
-                Kind { name, dtype: DType::Float16, op: ReduceOp::Avg }.expect(group, 300_007, true);
+                Kind { name, dtype: DType::Float32, op: ReduceOp::Sum }.expect(group, 150_007, false);
+                Kind { name, dtype: DType::Float16, op: ReduceOp::Avg }.expect(group, 150_007, true);
             }
         });
     }
@@ -258,18 +258,18 @@ fn who_disagrees_or_refuses_is_told_before_data_moves() {
                 // Another length, then another algorithm, then arguments that are refused.
                 let other = Kind { name: NAMES[(n + 1) % NAMES.len()], ..kind };
                 let calls = [(kind, 1000 + usize::from(rank == 1)), (if rank == 1 { other } else { kind }, 1000)];
-                for (kind, len) in calls {
-                    let x = kind.array(len, |k| Kind::value(rank, k));
+                for (own, len) in calls {
+                    let x = own.array(len, |k| Kind::value(rank, k));
                     let error =
-                        group.all_reduce(&kind.call(&[len]), x.bytes(), x.bytes(), &mut Plain).expect_err("differs");
+                        group.all_reduce(&own.call(&[len]), x.bytes(), x.bytes(), &mut Plain).expect_err("differs");
                     let words =
-                        [format!("algo={}", kind.call(&[len]).algorithm), "rank 1 called".into(), "No data".into()];
+                        [format!("algo={}", own.call(&[len]).algorithm), "rank 1 called".into(), "No data".into()];
                     assert!(
                         matches!(&error, Error::Mismatch(text) if words.iter().all(|w| text.contains(w))),
                         "{error}"
                     );
                     assert!(
-                        read(x.bytes()) == read(kind.array(len, |k| Kind::value(rank, k)).bytes()),
+                        read(x.bytes()) == read(own.array(len, |k| Kind::value(rank, k)).bytes()),
                         "data has moved"
                     );
                     kind.expect(group, 1000, false);
@@ -311,7 +311,7 @@ fn a_rank_that_leaves_in_a_call_is_named_by_all_others() {
     const LEN: usize = 20_000;
     for (waits, name) in [0, 1, 5, 20].into_iter().flat_map(|waits| NAMES.map(|name| (waits, name))) {
         let kind = Kind { name, dtype: DType::Float32, op: ReduceOp::Sum };
-        let errors = group(4, "pipe=64,cores=1", |group| {
+        let errors = group(4, "pipe=1024,cores=1", |group| {
             kind.expect(group, 100, false);
             let (mut impatient, mut plain) = (Impatient(waits), Plain);
             let host: &mut dyn Host = if group.rank() == 2 { &mut impatient } else { &mut plain };

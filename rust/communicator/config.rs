@@ -23,7 +23,8 @@ const RING: Range<usize> = 2 << 20..7 << 20;
 const CHUNK: usize = 256 << 10;
 /// More ranks: bytes of the array on which all work at the same time.
 const ROUND: usize = 256 << 10;
-/// Bytes under way from one rank to another, in calls by messages. MEASURED
+/// Bytes that may be under way from one rank to another in calls by messages. Two ranks on Sapphire Rapids, 8 B to 64 MiB by
+/// `exchange` and `ring`: half of it costs up to a tenth, a quarter a fifth and more, four times as much gains nothing.
 const PIPE: usize = 256 << 10;
 
 /// Connections that a link may be made of.

@@ -20,6 +20,7 @@
 mod header;
 mod programs;
 
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -40,8 +41,9 @@ use programs::Programs;
 /// result are warm.
 pub const SEGMENT: usize = 256 << 10;
 
-/// Sleep while both descriptors and the bell are waited for, since no system call waits for both.
-const BRIEF: Duration = Duration::from_millis(1);
+/// First and longest sleep while both descriptors and the bell are waited for: no system call waits for both. Each is twice as long
+/// as the one before, so that what the bell would have told is seen after twice the time at most, and a long wait costs little.
+const BRIEF: RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_millis(1);
 
 /// Element-wise code of a call.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +120,8 @@ pub fn run(
     alert: Option<BorrowedFd<'_>>,
     wait: &mut Wait<'_>,
 ) -> Result<(), Halt> {
-    let mut engine = Engine { programs: Programs::new(call), links, alert, moved: false, halt: None };
+    let programs = Programs::new(call);
+    let mut engine = Engine { programs, links, alert, moved: false, brief: *BRIEF.start(), halt: None };
     while !engine.programs.done() {
         wait.on(&mut engine).map_err(Halt::Stop)?;
         if let Some(halt) = engine.halt.take() {
@@ -134,6 +137,8 @@ struct Engine<'a> {
     alert: Option<BorrowedFd<'a>>,
     /// Something has moved and `attempt` has not said so yet.
     moved: bool,
+    /// Next sleep of those that the bell cannot end.
+    brief: Duration,
     halt: Option<Halt>,
 }
 
@@ -152,7 +157,9 @@ impl Engine<'_> {
 
 impl Task for Engine<'_> {
     fn attempt(&mut self) -> bool {
-        self.look();
+        if self.look() {
+            self.brief = *BRIEF.start();
+        }
         std::mem::take(&mut self.moved)
     }
 
@@ -170,9 +177,12 @@ impl Task for Engine<'_> {
         if silent && fds.is_empty() {
             return bell.sleep(&mut || self.look() || stop());
         }
-        let limit = if silent { BRIEF } else { SLICE };
         if stop() {
             return false;
+        }
+        let limit = if silent { self.brief } else { SLICE };
+        if silent {
+            self.brief = (2 * self.brief).min(*BRIEF.end());
         }
         // Last, so that it is found again.
         fds.extend(self.alert.iter().map(|alert| PollFd::from_borrowed_fd(*alert, PollFlags::IN)));
