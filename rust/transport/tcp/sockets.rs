@@ -12,6 +12,10 @@ use crate::error::Rank;
 use crate::kernels::Bytes;
 use crate::transport::Broken;
 
+/// Up to so many bytes are put together and sent as one piece: the kernel takes longer to find three pieces than it takes to
+/// copy these.
+const SMALL: usize = 1024;
+
 /// Connected sockets, shared by both halves of a link.
 pub(super) struct Sockets {
     rank: Rank,
@@ -40,8 +44,15 @@ impl Sockets {
         // SAFETY: the memory is lent to us for this call, nothing here writes to it, and the system call has copied it when it
         // returns. Where another process writes to it meanwhile, the peer gets some of either, which only the kernel sees.
         let body = unsafe { std::slice::from_raw_parts(body.as_ptr().cast::<u8>(), body.len()) };
+        let len = head.len() + body.len() + tail.len();
         let sent = if head.is_empty() && tail.is_empty() {
             retried(|| rustix::net::send(fd, body, FLAGS))
+        } else if len <= SMALL {
+            let mut all = [0; SMALL];
+            all[..head.len()].copy_from_slice(head);
+            all[head.len()..len - tail.len()].copy_from_slice(body);
+            all[len - tail.len()..len].copy_from_slice(tail);
+            retried(|| rustix::net::send(fd, &all[..len], FLAGS))
         } else {
             let parts = [head, body, tail].map(IoSlice::new);
             retried(|| rustix::net::sendmsg(fd, &parts, &mut SendAncillaryBuffer::default(), FLAGS))
