@@ -16,8 +16,8 @@
 //!
 //! **Invariants** (a test reads the `use crate::` lines and fails on an arrow that is not in the picture)
 //! 1. `kernels` knows no ranks, `direct` knows neither Python nor how ranks met, `arena` knows no collective.
-//! 2. `unsafe` stays in `arena/segment`, `direct/board`, `kernels/{cast, copy, x86}` and `python/`; each of these
-//!    files says `#![allow(unsafe_code)]` and every block has its `SAFETY`.
+//! 2. `unsafe` stays in `arena/segment`, `direct/board`, `kernels/{cast, copy, x86}`, `transport/{shm/ring, tcp/sockets}` and
+//!    `python/`; each of these files says `#![allow(unsafe_code)]` and every block has its `SAFETY`.
 //! 3. Once a group is connected only `wait` blocks, and nothing waits without a deadline and a look at the alarm.
 //! 4. Every rank ends with the same bits, on every run, whatever the order of arrival.
 //! 5. No thread of arx attaches to Python, except the caller's own.
