@@ -1,6 +1,7 @@
 //! One rank and a peer that does as the test says: comes with another call, breaks off, does not come at all; and how often the rank
 //! asks the system for something.
 
+use std::cell::Cell;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -267,6 +268,18 @@ fn an_exchange_is_one_write_and_one_read_if_the_peer_was_first() {
         let stream = (Header::SIZE + 4 * elements).next_multiple_of(16);
         assert_eq!(couple.other.rx.peek(stream).map(<[_]>::len), Ok(stream));
     }
+}
+
+#[test]
+fn an_array_of_several_segments_is_one_stream() {
+    let elements = SEGMENT / 2 + 1;
+    let mut couple = Couple::new(elements, 1 << 20);
+    couple.send(&couple.case.header().to_bytes(), elements);
+    let (ended, before, after) = couple.run(FOREVER);
+    assert!(ended == Ok(()) && after == couple.case.expected().remove(0));
+    let stream = [&couple.case.header().to_bytes()[..], &before, &[0; 12]].concat();
+    let seen = couple.other.rx.peek(stream.len()).expect("a live link");
+    assert!(seen.iter().map(Cell::get).eq(stream), "header, array and padding, nothing else");
 }
 
 /// A link that takes so many bytes and no more.
