@@ -209,7 +209,7 @@ fn every_algorithm_world_and_type_in_the_smallest_pipes() {
 #[test]
 fn arrays_that_are_longer_than_a_pipe() {
     for world in [2, 3, 5] {
-        group(world, "", |group| {
+        group(world, "pipe=65536", |group| {
             for name in NAMES {
                 Kind { name, dtype: DType::Float32, op: ReduceOp::Sum }.expect(group, 150_007, false);
                 Kind { name, dtype: DType::Float16, op: ReduceOp::Avg }.expect(group, 150_007, true);

@@ -23,9 +23,11 @@ const RING: Range<usize> = 2 << 20..7 << 20;
 const CHUNK: usize = 256 << 10;
 /// More ranks: bytes of the array on which all work at the same time.
 const ROUND: usize = 256 << 10;
-/// Bytes that may be under way from one rank to another in calls by messages. Two ranks on Sapphire Rapids, 8 B to 64 MiB by
-/// `exchange` and `ring`: half of it costs up to a tenth, a quarter a fifth and more, four times as much gains nothing.
-const PIPE: usize = 256 << 10;
+/// Bounds of a pipe. Two ranks with a core each lose up to a fifth with 64 KiB and gain nothing from 256 KiB on; ranks that share
+/// cores, or pass on what comes from another host, change places whenever a pipe is full, and 1 MiB halves the time of 16 MiB.
+const PIPE: Range<usize> = 256 << 10..1 << 20;
+/// All pipes to one rank together, as long as the bounds allow: with `exchange` every one of them is used.
+const PIPES: usize = 16 << 20;
 
 /// Connections that a link may be made of.
 pub(super) const STREAMS: RangeInclusive<u16> = 1..=16;
@@ -104,8 +106,10 @@ impl Config {
         self.tuned("ring").unwrap_or(ring).clamp(1 << 20, 64 << 20).next_multiple_of(64 << 10)
     }
 
-    pub(super) fn pipe(&self) -> usize {
-        self.tuned("pipe").unwrap_or(PIPE).clamp(64, 64 << 20).next_multiple_of(64)
+    /// Of a host with so many ranks.
+    pub(super) fn pipe(&self, ranks: usize) -> usize {
+        let pipe = (PIPES / ranks).clamp(PIPE.start, PIPE.end);
+        self.tuned("pipe").unwrap_or(pipe).clamp(64, 64 << 20).next_multiple_of(64)
     }
 
     pub(super) fn tuning(&self) -> Tuning {

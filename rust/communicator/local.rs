@@ -73,7 +73,7 @@ impl Shared {
     pub fn join(job: &Job, config: &Config, host: &mut dyn Host) -> Result<Shared> {
         let world = job.world as usize;
         let board = size_of::<Board>();
-        let (control, pipe) = (CONTROL + Roster::bytes(world), Ring::size(config.pipe()));
+        let (control, pipe) = (CONTROL + Roster::bytes(world), Ring::size(config.pipe(world)));
         let layout = Layout::new(world, control, board, config.ring(), pipe, machine::memory());
         let enter = |segment: &Arc<Segment>, layout: &Layout| {
             let roster = Roster::new(Arc::clone(segment), CONTROL, layout.world);
