@@ -20,6 +20,7 @@ ROOMS = {
     "wait": {"sync"},
     "kernels": {"dtype"},
     "schedule": set(),
+    "select": {"schedule"},
     "plan": {"schedule"},
     "arena": {"error", "sync"},
     "transport": {"arena", "error", "kernels", "sync", "wait"},
@@ -36,7 +37,7 @@ ROOMS = {
     # It puts the rooms together.
     "communicator": {
         *("admission", "arena", "direct", "dtype", "engine", "error", "health", "hierarchy", "kernels", "machine"),
-        *("messages", "rendezvous", "schedule", "sync", "transport", "wait"),
+        *("messages", "rendezvous", "schedule", "select", "sync", "transport", "wait"),
     },
     # Of `direct` only the names of the algorithms, of `arena` only a piece of memory for a symmetric array.
     "python": {"arena", "communicator", "direct", "dtype", "error", "kernels", "wait"},
