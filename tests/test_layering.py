@@ -56,7 +56,6 @@ UNSAFE_FILES = {
     "python/memory.rs",
     "python/strided.rs",
     "transport/shm/ring.rs",
-    "transport/tcp/sockets.rs",
 }
 # Modules of the Python side, each with those that it may import; a package stands for all that is in it.
 MODULES = {

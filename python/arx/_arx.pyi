@@ -37,7 +37,7 @@ class _Settings(TypedDict):
     iface: str | None
     port_range: str | None
     heartbeat: float
-    listening: Listening | None
+    listening: Any  # a Listening of this module
 
 @final
 class Listening:

@@ -79,7 +79,7 @@ def _time(x: np.ndarray, algo: str, predicted: float) -> float:
     calls = int(max(5, min(500, _SECONDS / max(predicted, 1e-6))))
     times: Sequence[float] = [_once(x, algo) for _ in range(calls)]
     slowest = arx.all_reduce(np.array(times), "max")
-    return statistics.median(slowest.tolist())
+    return float(statistics.median(slowest.tolist()))
 
 
 def _once(x: np.ndarray, algo: str) -> float:
