@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Padded, fence, spin};
 
+/// How often a long wait asks `gone` though no alarm has called it.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// Longest sleep. The peer that should ring may be dead and the signal may have come just before the sleep, so both
 /// are looked at this often: 50 ms is a quarter of the promised reaction time and costs 20 wake-ups a second.
 pub const SLICE: Duration = Duration::from_millis(50);
@@ -206,7 +209,7 @@ impl<F: FnMut() -> bool> Task for Condition<F> {
 /// One call's way of waiting.
 pub struct Wait<'a> {
     pub bell: &'a Bell,
-    /// Advances with every death, departure and abort; `gone` is asked when it has moved.
+    /// Advances with every death, departure and abort; `gone` is asked when it has moved, and once a second.
     pub alarm: &'a AtomicU64,
     /// Whether somebody without whom this call cannot end is gone.
     pub gone: &'a dyn Fn() -> bool,
@@ -241,7 +244,15 @@ impl Wait<'_> {
     #[cold]
     fn long(&mut self, task: &mut dyn Task) -> Result<(), Stop> {
         let Wait { bell, alarm, gone, patience, host } = self;
-        let mut nap = Nap { bell, alarm, gone: *gone, limit: patience.limit, seen: None, waited: Duration::ZERO };
+        let mut nap = Nap {
+            bell,
+            alarm,
+            gone: *gone,
+            limit: patience.limit,
+            seen: None,
+            asked: Duration::ZERO,
+            waited: Duration::ZERO,
+        };
         let mut awake = Some(patience.spin);
         if patience.spin.is_zero() {
             // Some microseconds, in which stepping aside would cost more than it gives.
@@ -276,6 +287,8 @@ struct Nap<'a> {
     limit: Duration,
     /// Alarm that was last looked into.
     seen: Option<u64>,
+    /// How long this had waited when `gone` was asked last.
+    asked: Duration,
     waited: Duration,
 }
 
@@ -285,8 +298,8 @@ impl Nap<'_> {
         let mut unasked = Duration::ZERO;
         loop {
             let alarm = self.alarm.load(Ordering::Acquire);
-            if self.seen != Some(alarm) {
-                self.seen = Some(alarm);
+            if self.seen != Some(alarm) || self.waited >= self.asked + AGAIN {
+                (self.seen, self.asked) = (Some(alarm), self.waited);
                 // Asked once more afterwards: a peer may have published its part and left in between.
                 if (self.gone)() && !task.attempt() {
                     return Some(Err(Stop::Gone));

@@ -220,7 +220,8 @@ impl Communicator {
             }),
             Reach::Hosts(remote) => {
                 self.sequence += 1;
-                remote.refuse(self.sequence, reason);
+                // At once, not when the verdict has come back: the next call must not depend on who is faster.
+                self.closed = Some(remote.refuse(self.sequence, reason));
                 Ok(())
             }
         };

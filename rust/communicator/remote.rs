@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::admission;
 use crate::arena::heap::Heap;
@@ -32,6 +32,9 @@ use super::probe::Probe;
 
 /// How long ranks of a host may take to share memory: all of them are there already.
 const NODE: Duration = Duration::from_secs(10);
+
+/// After which rank 0 compares what the ranks are in: they may wait for each other in different calls.
+const LONG: Duration = Duration::from_secs(1);
 
 /// What connects a rank with others of which some are on other hosts.
 #[derive(Debug)]
@@ -192,10 +195,14 @@ impl Remote {
         let control = &self.control;
         let fingerprint = call.fingerprint();
         let boards = self.direct.boards().clone();
+        let watch = Cell::new(None);
         let mut wait = Wait {
             bell: &boards.control().bell,
             alarm: &boards.control().alarm,
             gone: &|| {
+                if lingers(&watch) {
+                    control.lingers(sequence, fingerprint);
+                }
                 if control.asked(sequence) {
                     control.say(sequence, &call.describe());
                 }
@@ -242,9 +249,11 @@ impl Remote {
         self.control.settle(report, host).map_or_else(|error| error, |verdict| verdict.error())
     }
 
-    /// Tells everybody that this rank does not take part in call `sequence`, which closes the group.
-    pub fn refuse(&self, sequence: u64, reason: &str) {
+    /// Tells everybody that this rank does not take part in call `sequence`, which closes the group. Why no later call is
+    /// possible.
+    pub fn refuse(&self, sequence: u64, reason: &str) -> Error {
         self.control.report(Report::Refused { sequence, reason: reason.into() });
+        Error::Mismatch(format!("this rank could not take part in call #{sequence} ({reason}). The group is closed"))
     }
 
     /// Leaves the group; others who still need this rank are told at once.
@@ -313,6 +322,15 @@ fn meeting(config: &Config, across: Across, terms: &Terms) -> Result<Meeting> {
 fn is_crowd(contacts: &Contacts) -> bool {
     let here = &contacts.members[contacts.me as usize].host;
     contacts.members.iter().filter(|member| member.host == *here).count() > machine::cpus().len()
+}
+
+/// Whether a call takes so long that rank 0 should know of it; true once. `watch` begins with nothing in it.
+fn lingers(watch: &Cell<Option<Instant>>) -> bool {
+    let due = watch.get().unwrap_or_else(|| Instant::now() + LONG);
+    let over = Instant::now() >= due;
+    // A call that takes a century more is not told of again.
+    watch.set(Some(if over { due + LONG * (1 << 31) } else { due }));
+    over
 }
 
 /// Why a call did not end well.

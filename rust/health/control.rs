@@ -118,6 +118,11 @@ impl Control {
         self.desk.post(News::Says { sequence, call: call.into() });
     }
 
+    /// Call `sequence` takes long here. Ranks may be in different calls and each wait for one that has nothing to tell it.
+    pub fn lingers(&self, sequence: u64, fingerprint: u64) {
+        self.desk.post(News::Lingers { sequence, fingerprint });
+    }
+
     /// Becomes readable when anything here has changed, and stays so until `calm`.
     pub fn alert_fd(&self) -> BorrowedFd<'_> {
         self.desk.alert.as_fd()

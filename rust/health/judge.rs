@@ -44,6 +44,10 @@ struct Standing {
     /// Question that it answered last, calls begun and completed.
     here: Option<(u32, u64, u64)>,
     says: Option<(u64, String)>,
+    /// A call in which it has been for long, and the fingerprint of that.
+    lingers: Option<(u64, u64)>,
+    /// It has waited as long as it wanted to.
+    tired: bool,
 }
 
 /// What an inquiry is about, weightier matters first.
@@ -74,6 +78,8 @@ pub(super) struct Judge {
     silence: Duration,
     standing: Vec<Standing>,
     inquiry: Option<(Matter, Instant)>,
+    /// The first time-out that was reported.
+    tired: Option<Matter>,
     question: u32,
     over: bool,
     out: Vec<News>,
@@ -82,7 +88,7 @@ pub(super) struct Judge {
 impl Judge {
     pub fn new(members: Vec<Member>, silence: Duration) -> Judge {
         let standing = vec![Standing::default(); members.len()];
-        Judge { members, silence, standing, inquiry: None, question: 0, over: false, out: Vec::new() }
+        Judge { members, silence, standing, inquiry: None, tired: None, question: 0, over: false, out: Vec::new() }
     }
 
     /// News for everybody.
@@ -132,6 +138,13 @@ impl Judge {
                 self.standing[from as usize].here = Some((question, begun, completed));
             }
             News::Says { sequence, call } => self.standing[from as usize].says = Some((sequence, call)),
+            News::Lingers { sequence, fingerprint } => {
+                self.standing[from as usize].lingers = Some((sequence, fingerprint));
+                let mut others = self.standing.iter().filter_map(|s| s.lingers);
+                if others.any(|(s, other)| s == sequence && other != fingerprint) {
+                    self.differs(sequence, now);
+                }
+            }
             // What only rank 0 may say.
             News::Where { .. } | News::Say { .. } | News::Verdict(_) => self.ended(from, End::Garbled, now),
         }
@@ -145,16 +158,14 @@ impl Judge {
         }
         match report {
             Report::TimedOut { sequence, call, waited, awaited } => {
-                if self.open(Matter::TimedOut { by: from, sequence, call, waited, awaited }, now + ANSWER) {
+                let matter = Matter::TimedOut { by: from, sequence, call, waited, awaited };
+                self.standing[from as usize].tired = true;
+                self.tired.get_or_insert_with(|| matter.clone());
+                if self.open(matter, now + ANSWER) {
                     self.ask_where();
                 }
             }
-            Report::Differs { sequence, .. } => {
-                if self.open(Matter::Differs { sequence }, now + DESCRIBE) {
-                    self.ask_where();
-                    self.out.push(News::Say { sequence });
-                }
-            }
+            Report::Differs { sequence, .. } => self.differs(sequence, now),
             Report::Refused { sequence, reason } => {
                 let text = format!(
                     "call #{sequence} differs between ranks: rank {from} could not take part ({reason}). The group is closed"
@@ -166,6 +177,16 @@ impl Judge {
                 self.open(Matter::Broken { by: from, sequence, rank, why }, now + REASON);
             }
             Report::Failed { text } => self.pronounce(Kind::Failed, vec![from], text),
+        }
+    }
+
+    /// Ranks called different things in call `sequence`. Who is already in a later call noticed only what follows from that.
+    fn differs(&mut self, sequence: u64, now: Instant) {
+        self.inquiry
+            .take_if(|(current, _)| matches!(current, Matter::Differs { sequence: later } if *later > sequence));
+        if self.open(Matter::Differs { sequence }, now + DESCRIBE) {
+            self.ask_where();
+            self.out.push(News::Say { sequence });
         }
     }
 
@@ -209,16 +230,18 @@ impl Judge {
     /// Whether no more can be learnt of what the rank called in call `sequence`.
     fn has_described(&self, rank: Rank, sequence: u64) -> bool {
         let said = self.standing[rank as usize].says.as_ref().is_some_and(|(s, _)| *s == sequence);
-        said || self.answer(rank).is_some_and(|(begun, completed)| begun < sequence || completed >= sequence)
+        // Who is in an earlier call may yet find that one different.
+        let idle = |begun, completed| begun < sequence && begun == completed;
+        said || self.answer(rank).is_some_and(|(begun, completed)| idle(begun, completed) || completed >= sequence)
     }
 
     fn decide(&mut self, matter: Matter) {
         match matter {
             Matter::Deaths => self.decide_deaths(),
             Matter::Differs { sequence } => self.decide_difference(sequence),
-            Matter::Stuck { sequence, call } => drop(self.decide_departure(sequence, &call)),
+            Matter::Stuck { sequence, call } => drop(self.decide_weariness(sequence, &call)),
             Matter::Broken { by, sequence, rank, why } => {
-                if !self.decide_departure(sequence, "") {
+                if !self.decide_weariness(sequence, "") {
                     let text = format!(
                         "the link between rank {by} ({}) and rank {rank} ({}) broke although both are there: {why}. The group \
                          is closed",
@@ -283,7 +306,8 @@ impl Judge {
     }
 
     fn decide_departure(&mut self, sequence: u64, call: &str) -> bool {
-        let left = self.standing.iter().filter_map(|s| s.left);
+        // Who gave up waiting and left, while rank 0 did not answer, is not the one to blame.
+        let left = self.standing.iter().filter(|s| !s.tired).filter_map(|s| s.left);
         match departed(left, sequence, call) {
             Some(Verdict { kind, ranks, text }) => {
                 self.pronounce(kind, ranks, text);
@@ -291,6 +315,16 @@ impl Judge {
             }
             None => false,
         }
+    }
+
+    /// Somebody has left, or has given up waiting and then left.
+    fn decide_weariness(&mut self, sequence: u64, call: &str) -> bool {
+        if !self.decide_departure(sequence, call)
+            && let Some(matter) = self.tired.take()
+        {
+            self.decide(matter);
+        }
+        self.over
     }
 
     fn decide_difference(&mut self, sequence: u64) {

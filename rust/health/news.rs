@@ -31,6 +31,11 @@ pub(super) enum News {
         sequence: u64,
         call: String,
     },
+    /// A rank has been in call `sequence` for long; what it calls, in a number that is the same for equal calls.
+    Lingers {
+        sequence: u64,
+        fingerprint: u64,
+    },
     /// It is over.
     Verdict(Verdict),
 }
@@ -45,6 +50,7 @@ impl News {
             News::Say { sequence } => Writer::new(23).long(*sequence),
             News::Says { sequence, call } => Writer::new(24).long(*sequence).text(call),
             News::Verdict(verdict) => verdict.write(Writer::new(25)),
+            News::Lingers { sequence, fingerprint } => Writer::new(26).long(*sequence).long(*fingerprint),
         }
         .done()
     }
@@ -59,6 +65,7 @@ impl News {
             23 => News::Say { sequence: r.long()? },
             24 => News::Says { sequence: r.long()?, call: r.text()? },
             25 => News::Verdict(Verdict::read(&mut r)?),
+            26 => News::Lingers { sequence: r.long()?, fingerprint: r.long()? },
             _ => return None,
         };
         r.end()?;
@@ -119,6 +126,7 @@ mod tests {
             News::Here { question: 2, begun: 7, completed: 6 },
             News::Say { sequence },
             News::Says { sequence, call },
+            News::Lingers { sequence, fingerprint: u64::MAX - 5 },
             News::Verdict(Verdict { kind: Kind::Finished, ranks: vec![5], text: "so it is".into() }),
         ]
     }

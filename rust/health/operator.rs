@@ -59,7 +59,8 @@ impl Operator {
                 judge.tick(Instant::now());
             }
             self.spread();
-            if closing {
+            // Rank 0 does not leave in the middle of an inquiry: the others count on the verdict.
+            if closing && self.judge.as_ref().and_then(Judge::deadline).is_none() {
                 self.part();
                 return;
             }
@@ -165,7 +166,7 @@ impl Operator {
             News::Left(left) if left.rank != self.contacts.me => self.desk.note_left(left),
             News::Verdict(verdict) => self.desk.pronounce(verdict),
             // Its own departure, and what only other ranks say.
-            News::Left(_) | News::Report(_) | News::Here { .. } | News::Says { .. } => {}
+            News::Left(_) | News::Report(_) | News::Here { .. } | News::Says { .. } | News::Lingers { .. } => {}
         }
         None
     }

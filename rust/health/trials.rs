@@ -265,6 +265,49 @@ fn who_waits_for_the_verdict_has_described_its_call() {
 }
 
 #[test]
+fn of_two_differences_the_earlier_one_is_the_cause() {
+    // Rank 0 has sent its broadcast and gone on; the others are in the call before.
+    let mut trial = Trial::new(&[0, 1, 2]);
+    trial.progress = vec![Some((8, 7)), Some((7, 6)), Some((7, 6))];
+    trial.reports(0, Report::Differs { sequence: 8, call: "all_reduce(op=sum)".into() }).at(100);
+    assert!(trial.is_open());
+    trial.calls = vec![None, Some("barrier()"), Some("barrier()")];
+    trial.reports(1, Report::Differs { sequence: 7, call: "barrier()".into() });
+    assert_eq!(trial.verdict().0, Kind::Mismatch);
+    let text = &trial.verdicts()[0].text;
+    assert!(
+        text.contains("call #7 differs between ranks: ranks 1 and 2 called barrier(); rank 0 completed it"),
+        "{text}"
+    );
+}
+
+#[test]
+fn ranks_that_linger_in_different_calls_differ_though_none_of_them_has_noticed() {
+    let mut trial = Trial::new(&[0, 1, 2]);
+    trial.calls = vec![Some("barrier()"), Some("barrier()"), Some("broadcast(root=2)")];
+    let lingers = |sequence, fingerprint| News::Lingers { sequence, fingerprint };
+    trial.says(0, lingers(7, 1)).says(1, lingers(7, 1)).says(2, lingers(6, 2)).at(5000);
+    assert!(trial.is_open(), "one call cannot differ from another");
+    trial.says(2, lingers(7, 2));
+    assert_eq!(trial.verdict(), (Kind::Mismatch, vec![2]));
+}
+
+#[test]
+fn who_gave_up_waiting_for_rank_0_is_not_to_blame_for_leaving() {
+    // Rank 0 was stopped, and wakes to find that the others have waited and left.
+    let mut trial = Trial::new(&[0, 1, 2]);
+    trial.progress[0] = Some((6, 6));
+    trial.reports(1, timed_out(7)).reports(2, timed_out(7));
+    assert_eq!(trial.verdict(), (Kind::TimedOut, vec![0]));
+    for first in [Report::Stuck { sequence: 7, call: "barrier()".into() }, broken(1)] {
+        let mut trial = Trial::new(&[0, 1]);
+        trial.progress = vec![Some((7, 6)), None];
+        trial.reports(1, timed_out(7)).says(1, left(State::Finished, 6)).reports(0, first).at(1000);
+        assert_eq!(trial.verdict(), (Kind::TimedOut, vec![0]));
+    }
+}
+
+#[test]
 fn ranks_that_are_none_and_words_out_of_turn_do_no_harm() {
     let mut trial = Trial::new(&[0, 1]);
     trial.reports(1, broken(77)).at(1000);
