@@ -5,6 +5,7 @@ import contextlib
 import hypothesis
 import pytest
 from hostjob import Launcher
+from hostranks import Crews, at_home, on_hosts
 from netlab import Lab
 
 from arx.testing import Ranks
@@ -33,6 +34,19 @@ def lab():
     """Three hosts."""
     with Lab(3) as lab:
         yield lab
+
+
+@pytest.fixture(scope="module")
+def crew():
+    """``crew("h0 h1")`` or ``crew("3")``: ranks on hosts or at home that have called ``arx.init()`` (`hostranks`)."""
+    with Crews() as crews:
+        yield crews
+
+
+@pytest.fixture
+def site(request):
+    """``site("h0 h1")`` or ``site("3")``: where ranks are, on hosts of the lab or at home (`hostranks`)."""
+    return lambda where: at_home(int(where)) if where.isdecimal() else on_hosts(request.getfixturevalue("lab"), where)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ class Lab:
     def enter(self, host: str) -> list[str]:
         """What stands before a command that runs on `host`."""
         rename = ["unshare", "--uts", "--", "sh", "-c", 'hostname "$0" && exec "$@"', host]
-        return ["ip", "netns", "exec", self._namespace(host), *rename]
+        return ["ip", "netns", "exec", self.namespace(host), *rename]
 
     def rsh(self, folder: Path) -> Path:
         """A program that is called as `ssh HOST COMMAND…` is, for all hosts of this lab."""
@@ -70,28 +70,29 @@ class Lab:
 
     def cut(self, host: str) -> None:
         """Pulls the plug of a host: nobody is told anything, in either direction."""
-        _ip("-n", self._namespace("sw"), "link", "set", f"p{host}", "nomaster")
+        _ip("-n", self.namespace("sw"), "link", "set", f"p{host}", "nomaster")
 
     def mend(self, host: str) -> None:
         """Puts the plug in again."""
-        _ip("-n", self._namespace("sw"), "link", "set", f"p{host}", "master", "br0")
+        _ip("-n", self.namespace("sw"), "link", "set", f"p{host}", "master", "br0")
 
     def received(self, host: str) -> int:
         """Bytes that came in at a host's interface since it is up."""
         counter = "/sys/class/net/e0/statistics/rx_bytes"
-        return int(_run("ip", "netns", "exec", self._namespace(host), "cat", counter))
+        return int(_run("ip", "netns", "exec", self.namespace(host), "cat", counter))
 
-    def _namespace(self, host: str) -> str:
+    def namespace(self, host: str) -> str:
+        """The name by which `ip netns` knows a host."""
         return self._prefix + host
 
     def _build(self) -> None:
-        switch = self._namespace("sw")
+        switch = self.namespace("sw")
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "br0", "type", "bridge")
         _ip("-n", switch, "link", "set", "br0", "up")
         names = "".join(f"{self.address(host)} {host}\n" for host in self.hosts)
         for host in self.hosts:
-            here = self._namespace(host)
+            here = self.namespace(host)
             files = Path("/etc/netns", here)  # `ip netns exec` shows these in place of those of /etc
             files.mkdir(parents=True)
             (files / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
@@ -108,7 +109,7 @@ class Lab:
 
     def _remove(self) -> None:
         for name in (*self.hosts, "sw"):
-            namespace = self._namespace(name)
+            namespace = self.namespace(name)
             listed = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, timeout=_QUICK)
             for pid in listed.stdout.split():
                 os.kill(int(pid), signal.SIGKILL)

@@ -57,6 +57,42 @@ def reduced(op, name, count, ranks, seed=0, odd=False):
     return np.resize(_reduced_block(op, name, ranks, seed, odd), count)
 
 
+def exact(op, name, count, rank, seed=0):
+    """Numbers of ``rank`` that give the same bits in whatever order ranks are combined, which between hosts is the
+    algorithm's affair; of halves, only if no partial result was rounded.
+    """
+    if op in ("min", "max") or name in (*INTEGERS, "bool"):
+        return values(name, count, rank, seed, odd=op in ("min", "max"))
+    return np.resize(_plain(op, name, rank, seed), count)
+
+
+def exactly(op, name, count, ranks, seed=0):
+    """What the reduction of ``exact`` over so many ranks gives."""
+    if ranks == 1:
+        return exact(op, name, count, 0, seed)
+    return np.resize(_exact_block(op, name, ranks, seed), count)
+
+
+@cache
+def _exact_block(op, name, ranks, seed):
+    return expected(op, [exact(op, name, PERIOD, rank, seed) for rank in range(ranks)])
+
+
+@cache
+def _plain(op, name, rank, seed):
+    """Small integers. As factors, powers of two, times 1 + 2i if they are complex: no product of them has a part that
+    is zero, whose sign would be another matter. For logic, half of them are zero.
+    """
+    raw = bits(PERIOD, "plain", op, name, rank, seed)
+    parts = [(raw >> np.uint64(shift)) % np.uint64(511) - 255.0 for shift in (8, 32)]
+    if op == "prod":
+        x = np.array([1, -1, 2, -2, 0.5])[raw % np.uint64(5)]
+        parts = [x, 2 * x]
+    elif op in ("land", "lor"):
+        parts = [part * (raw & np.uint64(1)) for part in parts]
+    return (_complex(*parts) if name in COMPLEX else parts[0]).astype(DTYPES[name])
+
+
 @cache
 def _block(name, rank, seed, odd):
     x = _numbers(name, PERIOD, rank, seed)

@@ -155,9 +155,18 @@ class Job:
             if true():
                 return
             if all(rank.end for rank in busy) or time.monotonic() > deadline:
+                self._show(busy)
                 stands = {r: (self.ranks[r].end, self.ranks[r].said) for r in self._chosen(ranks)}
                 raise AssertionError(f"not all ranks did {what}: {stands}")
             connection.wait([source for rank in busy for source in (rank.pidfd, rank.link)], 0.2)
+
+    def _show(self, busy):
+        """Let those that hang write their stacks into the output of the scene; they end with that."""
+        for rank in busy:
+            if rank.end is None:
+                os.kill(rank.pid, signal.SIGABRT)
+                os.kill(rank.pid, signal.SIGCONT)
+                connection.wait([rank.pidfd], 2)
 
     def close(self):
         """Kill those that are left."""
