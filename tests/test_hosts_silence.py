@@ -213,8 +213,13 @@ def _is_open(fd):
         return False
 
 
+# States of a socket that a process holds: established, connecting, closed by the other end, listening. The kernel alone
+# sees to the end of others.
+HELD = ("01", "02", "03", "08", "0A")
+
+
 def left_behind(site):
-    """What the job has left on its hosts: processes, sockets that are not on their last way."""
+    """How the ranks end, and how many sockets are held on each of their hosts then."""
     with HostJob(site, comes_and_goes) as job:
         ends = [tuple(end) for end in job.ends()]
     open_sockets = []
@@ -224,7 +229,7 @@ def left_behind(site):
             enter(namespace, host)
             tables = [Path(f"/proc/self/net/{name}") for name in ("tcp", "tcp6")]
             rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
-            os._exit(len([row for row in rows if row[3] != "06"]))
+            os._exit(len([row for row in rows if row[3] in HELD]))
         open_sockets.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     return ends, open_sockets
 

@@ -239,15 +239,9 @@ impl Judge {
         match matter {
             Matter::Deaths => self.decide_deaths(),
             Matter::Differs { sequence } => self.decide_difference(sequence),
-            Matter::Stuck { sequence, call } => {
-                if !self.decide_departure(sequence, &call)
-                    && let Some(matter) = self.tired.take()
-                {
-                    self.decide(matter);
-                }
-            }
+            Matter::Stuck { sequence, call } => drop(self.decide_weariness(sequence, &call)),
             Matter::Broken { by, sequence, rank, why } => {
-                if !self.decide_departure(sequence, "") {
+                if !self.decide_weariness(sequence, "") {
                     let text = format!(
                         "the link between rank {by} ({}) and rank {rank} ({}) broke although both are there: {why}. The group \
                          is closed",
@@ -321,6 +315,16 @@ impl Judge {
             }
             None => false,
         }
+    }
+
+    /// Somebody has left, or has given up waiting and then left.
+    fn decide_weariness(&mut self, sequence: u64, call: &str) -> bool {
+        if !self.decide_departure(sequence, call)
+            && let Some(matter) = self.tired.take()
+        {
+            self.decide(matter);
+        }
+        self.over
     }
 
     fn decide_difference(&mut self, sequence: u64) {

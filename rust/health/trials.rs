@@ -269,9 +269,9 @@ fn of_two_differences_the_earlier_one_is_the_cause() {
     // Rank 0 has sent its broadcast and gone on; the others are in the call before.
     let mut trial = Trial::new(&[0, 1, 2]);
     trial.progress = vec![Some((8, 7)), Some((7, 6)), Some((7, 6))];
-    trial.calls = vec![None, Some("barrier()"), Some("barrier()")];
     trial.reports(0, Report::Differs { sequence: 8, call: "all_reduce(op=sum)".into() }).at(100);
     assert!(trial.is_open());
+    trial.calls = vec![None, Some("barrier()"), Some("barrier()")];
     trial.reports(1, Report::Differs { sequence: 7, call: "barrier()".into() });
     assert_eq!(trial.verdict().0, Kind::Mismatch);
     let text = &trial.verdicts()[0].text;
@@ -299,11 +299,12 @@ fn who_gave_up_waiting_for_rank_0_is_not_to_blame_for_leaving() {
     trial.progress[0] = Some((6, 6));
     trial.reports(1, timed_out(7)).reports(2, timed_out(7));
     assert_eq!(trial.verdict(), (Kind::TimedOut, vec![0]));
-    let mut trial = Trial::new(&[0, 1]);
-    trial.progress = vec![Some((7, 6)), None];
-    trial.reports(1, timed_out(7)).says(1, left(State::Finished, 6));
-    trial.reports(0, Report::Stuck { sequence: 7, call: "barrier()".into() }).at(1000);
-    assert_eq!(trial.verdict(), (Kind::TimedOut, vec![0]));
+    for first in [Report::Stuck { sequence: 7, call: "barrier()".into() }, broken(1)] {
+        let mut trial = Trial::new(&[0, 1]);
+        trial.progress = vec![Some((7, 6)), None];
+        trial.reports(1, timed_out(7)).says(1, left(State::Finished, 6)).reports(0, first).at(1000);
+        assert_eq!(trial.verdict(), (Kind::TimedOut, vec![0]));
+    }
 }
 
 #[test]
