@@ -105,7 +105,8 @@ def crowds_in(say, calls):
                 ticket = tickets.pop()
             except IndexError:
                 return
-            x = np.full(1000, float(rank + 1) * 1000 + mine)
+            # So large that the call lets other threads run from its start: they meet inside it.
+            x = np.full(20_000, float(rank + 1) * 1000 + mine)
             error = fault(arx.all_reduce, x)
             if isinstance(error, Fault):
                 refusals.append(error)
