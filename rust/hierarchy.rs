@@ -129,6 +129,11 @@ pub fn is_rounded(dtype: DType, op: ReduceOp) -> bool {
     matches!(dtype, DType::Float16 | DType::BFloat16) && matches!(op, ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Avg)
 }
 
+/// Whether the result of `op` depends on the order of its operands, by rounding.
+pub fn has_order(dtype: DType, op: ReduceOp) -> bool {
+    (dtype.is_float() || dtype.is_complex()) && matches!(op, ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Avg)
+}
+
 /// Whether all values of an element come together in one place before anything is combined.
 fn brings_together(algorithm: Algorithm, world: u32) -> bool {
     algorithm.rounds_once() || world <= 2

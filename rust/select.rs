@@ -14,16 +14,38 @@ pub struct Choice {
 /// From so many ranks on nobody sends to everybody at once: the messages of one step would fill buffers and tables.
 const CROWDED: u32 = 17;
 
-/// Ways to all-reduce `bytes` bytes among `world` ranks, the fastest first. `together`: only those that bring all values of an
-/// element together before combining any, as sums of halves need it.
-pub fn all_reduce(model: &Model, world: u32, bytes: usize, together: bool) -> Vec<Choice> {
+/// Below this, a sum whose order matters takes few steps among very many ranks; a constant, so that it does not depend on what was
+/// measured.
+const SMALL: usize = 64 << 10;
+
+/// What the result of a reduction depends on, besides its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// On nothing: integers, minima, logic.
+    Free,
+    /// On the order in which operands are combined. It must not depend on what was measured, or the same program would end with
+    /// other bits the next time.
+    Fixed,
+    /// As `Fixed`, and all values of an element must come together before any are combined: halves, which are rounded once.
+    Together,
+}
+
+/// Ways to all-reduce `bytes` bytes among `world` ranks, the fastest first.
+///
+/// Where order matters only `exchange` and `pairwise` come into question: both combine in the order of ranks, so that it makes no
+/// difference to the bits which of them is faster today.
+pub fn all_reduce(model: &Model, world: u32, bytes: usize, order: Order) -> Vec<Choice> {
     let direct = (world < CROWDED).then_some(Algorithm::Exchange);
     // Two hosts do one full exchange: nothing else needs fewer bytes or fewer steps.
     let pairwise = (world > 2).then_some(Algorithm::Pairwise);
-    let partial = [Algorithm::Doubling, Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
-    let partial = partial.into_iter().chain(double_trees()).filter(|_| !together && world > 2);
-    let candidates = direct.into_iter().chain(pairwise).chain(partial);
-    ranked(candidates, model, Collective::AllReduce, world, bytes)
+    let many = if bytes < SMALL { Algorithm::Doubling } else { Algorithm::Ring };
+    let free = [Algorithm::Doubling, Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
+    let candidates: Vec<Algorithm> = match order {
+        Order::Fixed if world >= CROWDED => vec![many],
+        Order::Free if world > 2 => direct.into_iter().chain(pairwise).chain(free).chain(double_trees()).collect(),
+        _ => direct.into_iter().chain(pairwise).collect(),
+    };
+    ranked(candidates.into_iter(), model, Collective::AllReduce, world, bytes)
 }
 
 /// Ways to broadcast, the fastest first.
@@ -69,21 +91,36 @@ mod tests {
     #[test]
     fn small_arrays_take_few_steps_and_large_ones_few_bytes() {
         for world in [3, 4, 5, 7, 8, 16, 33, 4096] {
-            let best = |bytes| all_reduce(&WIRE, world, bytes, false)[0].algorithm;
+            let best = |bytes| all_reduce(&WIRE, world, bytes, Order::Free)[0].algorithm;
             let slim = [Algorithm::Ring, Algorithm::Recursive, Algorithm::Pairwise];
             assert!(!slim.contains(&best(8)), "{world}: {}", best(8));
             let large = best(1 << 30);
             assert!(slim.contains(&large) || matches!(large, Algorithm::DoubleTree { .. }), "{world}: {large}");
             assert_eq!(best(64 << 10), best(64 << 10));
         }
-        assert_eq!(all_reduce(&WIRE, 2, 1 << 20, false)[0].algorithm, Algorithm::Exchange);
+        assert_eq!(all_reduce(&WIRE, 2, 1 << 20, Order::Free)[0].algorithm, Algorithm::Exchange);
     }
 
     #[test]
     fn sums_of_halves_are_not_combined_on_the_way() {
         for world in [2, 3, 8, 64] {
-            for choice in all_reduce(&WIRE, world, 1 << 20, true) {
+            for choice in all_reduce(&WIRE, world, 1 << 20, Order::Together) {
                 assert!(matches!(choice.algorithm, Algorithm::Exchange | Algorithm::Pairwise), "{}", choice.algorithm);
+            }
+        }
+    }
+
+    /// Whatever was measured: an order is the same for all models.
+    #[test]
+    fn the_order_of_a_sum_does_not_depend_on_the_model() {
+        let slow = Model { alpha: 1e-3, overhead: 1e-4, beta: 1e-7, gamma: 1e-9, segment: 32768.0 };
+        for world in [2, 3, 8, 16, 17, 100] {
+            for bytes in [8, 1 << 10, 1 << 20, 1 << 28] {
+                let order = |model| match all_reduce(model, world, bytes, Order::Fixed)[0].algorithm {
+                    Algorithm::Exchange | Algorithm::Pairwise => "ranks".to_owned(),
+                    other => other.to_string(),
+                };
+                assert_eq!(order(&WIRE), order(&slow), "{world} {bytes}");
             }
         }
     }

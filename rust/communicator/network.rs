@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::hierarchy::{Hosts, is_rounded};
+use crate::hierarchy::{Hosts, has_order, is_rounded};
 use crate::schedule::Algorithm;
 use crate::schedule::cost::Model;
-use crate::select::{self, Choice};
+use crate::select::{self, Choice, Order};
 
 use super::call::{Call, Collective, Element};
 
@@ -18,22 +18,26 @@ struct Question {
     broadcast: bool,
     /// That travel, of the whole array.
     bytes: usize,
-    /// All values of an element must come together before any are combined.
-    together: bool,
+    order: Order,
 }
 
 impl Question {
     fn of(call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Question {
-        let rounded = match (call.collective, call.element) {
-            (Collective::AllReduce(op), Element::Number(dtype)) => is_rounded(dtype, op),
-            _ => false,
+        let (matters, rounded) = match (call.collective, call.element) {
+            (Collective::AllReduce(op), Element::Number(dtype)) => (has_order(dtype, op), is_rounded(dtype, op)),
+            _ => (false, false),
         };
         // Partial results of halves travel as float32.
         let wide = rounded && !hosts.is_flat();
+        let order = match (matters, rounded && !wide) {
+            (_, true) => Order::Together,
+            (true, false) => Order::Fixed,
+            (false, false) => Order::Free,
+        };
         Question {
             broadcast: matches!(call.collective, Collective::Broadcast { .. }),
             bytes: if wide { 2 * bytes } else { bytes },
-            together: rounded && hosts.is_flat(),
+            order,
         }
     }
 }
@@ -73,7 +77,7 @@ impl Network {
     pub fn barrier(&self) -> Algorithm {
         let whole =
             |choice: &Choice| matches!(choice.algorithm, Algorithm::Exchange | Algorithm::Doubling | Algorithm::Tree);
-        let choices = select::all_reduce(&self.model, self.hosts, 1, false);
+        let choices = select::all_reduce(&self.model, self.hosts, 1, Order::Free);
         choices.into_iter().find(whole).map_or(Algorithm::Exchange, |choice| choice.algorithm)
     }
 
@@ -85,7 +89,7 @@ impl Network {
     fn ranked(&self, question: &Question) -> Vec<Choice> {
         match question.broadcast {
             true => select::broadcast(&self.model, self.hosts, question.bytes),
-            false => select::all_reduce(&self.model, self.hosts, question.bytes, question.together),
+            false => select::all_reduce(&self.model, self.hosts, question.bytes, question.order),
         }
     }
 }
@@ -127,9 +131,11 @@ mod tests {
         let flat = Hosts::new(vec![vec![0], vec![1], vec![2]], 0);
         let deep = Hosts::new(vec![vec![0, 1], vec![2]], 0);
         let question = |op, dtype, hosts| Question::of(&call(op, dtype), 1000, hosts);
-        assert!(question(ReduceOp::Sum, DType::Float16, &flat).together);
+        assert_eq!(question(ReduceOp::Sum, DType::Float16, &flat).order, Order::Together);
         assert_eq!(question(ReduceOp::Sum, DType::Float16, &deep).bytes, 2000);
-        assert!(!question(ReduceOp::Max, DType::Float16, &flat).together);
+        assert_eq!(question(ReduceOp::Max, DType::Float16, &flat).order, Order::Free);
+        assert_eq!(question(ReduceOp::Sum, DType::Float32, &flat).order, Order::Fixed);
+        assert_eq!(question(ReduceOp::Sum, DType::Int32, &deep).order, Order::Free);
         assert_eq!(question(ReduceOp::Avg, DType::Float32, &deep).bytes, 1000);
     }
 
