@@ -1,6 +1,6 @@
 """A rank's program for tests over several hosts, and what the tests read off it.
 
-Each rank leaves one file. If this build connects hosts, the ranks also sum arrays; else each just says what it found.
+Each rank leaves one file: the place that it found, and sums of arrays over all ranks.
 """
 
 from __future__ import annotations
@@ -15,35 +15,22 @@ from typing import Any
 from launching import ARX
 from netlab import Lab
 
-from arx import _arx
-
-CONNECTS = hasattr(_arx, "listen")
-"""Whether the core can do more than one host."""
 WATCHDOG = 120.0  # seconds; ends a test that hangs
 
 PROGRAM = """
 import hashlib, json, os, socket, sys
-from arx import _arx
-from arx.launch.detect import detect
-
-class Port:
-    def __init__(self, asked):
-        self.address = asked.replace(":0", ":4242")
+import numpy as np, arx
+from arx import _world
 
 found = {}
-if hasattr(_arx, "listen"):
-    import numpy as np, arx
-    from arx import _world
-    with arx.init(timeout=100) as world:
-        place = _world._place
-        x = np.arange(5, dtype=np.int64) * 10 + world.rank
-        arx.all_reduce(x)
-        y = np.full(300_000, 1 << world.rank, np.int64)
-        arx.all_reduce(y)
-        found["sums"] = [*x.tolist(), *sorted(set(y.tolist()))]
-        arx.barrier()
-else:
-    place = detect(listen=Port)
+with arx.init(timeout=100) as world:
+    place = _world._place
+    x = np.arange(5, dtype=np.int64) * 10 + world.rank
+    arx.all_reduce(x)
+    y = np.full(300_000, 1 << world.rank, np.int64)
+    arx.all_reduce(y)
+    found["sums"] = [*x.tolist(), *sorted(set(y.tolist()))]
+    arx.barrier()
 mark = None if place.secret is None else hashlib.sha256(place.secret.encode()).hexdigest()
 names = ("rank", "world_size", "local_rank", "local_size", "node_rank", "num_nodes", "job_id", "source", "master")
 found |= {name: getattr(place, name) for name in names}
@@ -80,9 +67,8 @@ def check(folder: Path, hosts: list[str], source: str) -> list[dict[str, Any]]:
     for what in ("job_id", "master", "secret"):
         assert len({rank[what] for rank in ranks}) == 1, what
         assert ranks[0][what]
-    if CONNECTS:
-        sums = [world * 10 * i + world * (world - 1) // 2 for i in range(5)]
-        assert [rank["sums"] for rank in ranks] == [[*sums, (1 << world) - 1]] * world
+    sums = [world * 10 * i + world * (world - 1) // 2 for i in range(5)]
+    assert [rank["sums"] for rank in ranks] == [[*sums, (1 << world) - 1]] * world
     return ranks
 
 

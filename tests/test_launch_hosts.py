@@ -212,7 +212,6 @@ def test_a_signal_while_a_host_does_not_answer(launch_hosts: Launcher, number: s
     assert process.returncode == code
 
 
-@pytest.mark.skipif(not hostjob.CONNECTS, reason="this build of the core connects by shared memory only")
 @pytest.mark.parametrize("algo", ["ring", "pairwise", "hierarchical+tree"])
 @pytest.mark.parametrize("hosts", ["h0:2,h1:2", "h1:3,h0:1"])
 def test_links_are_pipes_within_a_host_and_connections_between(launch_hosts: Launcher, hosts: str, algo: str) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import hostjob
 import pytest
 from hostjob import Launcher
 from launching import WATCHDOG, alive, keeper_of, numbers, state, until, watched, write_script
@@ -195,7 +194,6 @@ def test_a_job_on_several_hosts_can_be_stopped_and_continued(launch_hosts: Launc
     assert process.returncode == 0
 
 
-@pytest.mark.skipif(not hostjob.CONNECTS, reason="this build of the core connects ranks of one host only")
 def test_a_killed_rank_is_named_by_the_ranks_of_all_hosts(launch_hosts: Launcher) -> None:
     path = write_script(
         launch_hosts.folder,

@@ -6,12 +6,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import hostjob
 import pytest
 from launching import ARX
 from test_launch_peers import LAUNCHERS, Job, left, start
-
-pytestmark = pytest.mark.skipif(not hostjob.CONNECTS, reason="this build of the core connects by shared memory only")
 
 CODE = """
 import json, os, sys, time
