@@ -174,7 +174,7 @@ class Terminal:
 
 
 def test_colours_on_a_terminal(script: Script) -> None:
-    path = script("os.write(1, b'hello\\n')")  # print writes the end of a line later, and the start may pass for a prompt
+    path = script("os.write(1, b'hello\\n')")  # print would write the end of the line later: a prompt?
     with Terminal("-n", 3, path) as terminal:
         assert terminal.end() == 0
         assert len(set(re.findall(rb"\x1b\[\d+m\[rank \d\]\x1b\[0m hello", terminal.shown))) == 3
