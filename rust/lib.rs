@@ -16,7 +16,7 @@
 //!        arena/  one shared memfd                                          transport/  tcp · shm · mem
 //!           └──────────┬──────────────────┘
 //!        kernels/   wait   health/ (who is alive)   rendezvous/ (how ranks meet)   admission/ (who gets in)
-//!                      dtype · error · sync · machine       leaves
+//!                      dtype · blocks · error · sync · machine       leaves
 //! ```
 //!
 //! **Invariants** (a test reads the `use crate::` lines and fails on an arrow that is not in the picture)
@@ -30,6 +30,7 @@
 //! 6. No thread of arx attaches to Python, except the caller's own.
 #![deny(unsafe_code)]
 
+pub mod blocks;
 pub mod dtype;
 pub mod error;
 pub mod sync;

@@ -53,6 +53,7 @@ fn sum(group: &mut Communicator, x: &mut [i64]) -> Result<(), Error> {
         collective: Collective::AllReduce(ReduceOp::Sum),
         element: Element::Number(DType::Int64),
         shape: &[x.len()],
+        counts: &[],
         algorithm: Algorithm::Auto,
         name: None,
         timeout: None,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::blocks::Blocks;
 use crate::dtype::{DType, ReduceOp};
 
 use super::algorithm::Algorithm;
@@ -13,6 +14,66 @@ pub enum Collective {
     AllReduce(ReduceOp),
     Broadcast { root: u32 },
     Barrier,
+    Reduce { op: ReduceOp, root: u32 },
+    /// Blocks may differ in length along `axis`.
+    AllGather { axis: usize },
+    Gather { root: u32, axis: usize },
+    Scatter { root: u32 },
+    ReduceScatter(ReduceOp),
+    /// With a count per pair of ranks, or all blocks of the same length.
+    AllToAll { counts: bool },
+    Scan(ReduceOp),
+    Exscan(ReduceOp),
+}
+
+impl Collective {
+    /// What is combined, if anything.
+    pub fn op(self) -> Option<ReduceOp> {
+        match self {
+            Collective::AllReduce(op)
+            | Collective::Reduce { op, .. }
+            | Collective::ReduceScatter(op)
+            | Collective::Scan(op)
+            | Collective::Exscan(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Name, a number for its kind, and the rank that differs from the others.
+    fn words(self) -> (&'static str, u64, Option<u32>) {
+        match self {
+            Collective::AllReduce(_) => ("all_reduce", 1, None),
+            Collective::Broadcast { root } => ("broadcast", 2, Some(root)),
+            Collective::Barrier => ("barrier", 3, None),
+            Collective::Reduce { root, .. } => ("reduce", 4, Some(root)),
+            Collective::AllGather { .. } => ("all_gather", 5, None),
+            Collective::Gather { root, .. } => ("gather", 6, Some(root)),
+            Collective::Scatter { root } => ("scatter", 7, Some(root)),
+            Collective::ReduceScatter(_) => ("reduce_scatter", 8, None),
+            Collective::AllToAll { counts: false } => ("all_to_all", 9, None),
+            Collective::AllToAll { counts: true } => ("all_to_all", 10, None),
+            Collective::Scan(_) => ("scan", 11, None),
+            Collective::Exscan(_) => ("exscan", 12, None),
+        }
+    }
+
+    /// The axis along which ranks may come with different lengths.
+    fn loose(self) -> Option<usize> {
+        match self {
+            Collective::AllGather { axis } | Collective::Gather { axis, .. } => Some(axis),
+            Collective::AllToAll { counts: true } => Some(0),
+            _ => None,
+        }
+    }
+}
+
+/// Which blocks of a call's arrays are whose.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut<'a> {
+    /// Of what this rank brings: a block for each rank, or one for all of them.
+    pub give: Blocks<'a>,
+    /// Of what it gets: a block from each rank, or one.
+    pub take: Blocks<'a>,
 }
 
 /// The type of an array's elements: one that can be reduced, or any other, which can only be moved.
@@ -27,6 +88,8 @@ pub struct Call<'a> {
     pub collective: Collective,
     pub element: Element<'a>,
     pub shape: &'a [usize],
+    /// Lengths of all ranks' blocks, if the call names them: elements along the axis that is cut.
+    pub counts: &'a [usize],
     pub algorithm: Algorithm,
     pub name: Option<&'a str>,
     /// Instead of the group's.
@@ -39,6 +102,7 @@ impl Call<'_> {
             collective: Collective::Barrier,
             element: Element::Opaque(""),
             shape: &[],
+            counts: &[],
             algorithm: Algorithm::Auto,
             name: None,
             timeout,
@@ -51,20 +115,18 @@ impl Call<'_> {
     /// When it is none.
     #[inline]
     pub(super) fn reduction(&self) -> (DType, ReduceOp) {
-        match (self.element, self.collective) {
-            (Element::Number(dtype), Collective::AllReduce(op)) => (dtype, op),
+        match (self.element, self.collective.op()) {
+            (Element::Number(dtype), Some(op)) => (dtype, op),
             _ => panic!("{} combines nothing", self.describe()),
         }
     }
 
     /// Equal for equal calls on every rank; the time-out is each rank's own affair.
     pub fn fingerprint(&self) -> u64 {
-        let (kind, detail) = match self.collective {
-            Collective::AllReduce(op) => (1, op as u64),
-            Collective::Broadcast { root } => (2, u64::from(root)),
-            Collective::Barrier => (3, 0),
-        };
-        let mut hash = mix(kind << 32 | detail, 0);
+        let (_, kind, root) = self.collective.words();
+        let loose = self.collective.loose();
+        let detail = root.map_or(0, u64::from) | self.collective.op().map_or(0, |op| 1 + op as u64) << 32;
+        let mut hash = mix(kind, mix(detail, 0));
         if self.algorithm != Algorithm::Auto {
             hash = text_hash(hash, &self.algorithm.to_string());
         }
@@ -73,23 +135,42 @@ impl Call<'_> {
             Element::Opaque(text) => text_hash(mix(hash, 0), text),
         };
         hash = mix(hash, self.shape.len() as u64);
-        hash = self.shape.iter().fold(hash, |h, n| mix(h, *n as u64));
+        hash = match loose {
+            None => self.shape.iter().fold(hash, |h, n| mix(h, *n as u64)),
+            // A length that may differ counts as 1 more than any that an array can have.
+            Some(axis) => {
+                let word = |(k, n): (usize, &usize)| if k == axis { u64::MAX } else { *n as u64 };
+                self.shape.iter().enumerate().fold(hash, |h, dim| mix(h, word(dim)))
+            }
+        };
+        if !self.counts.is_empty() {
+            hash = self.counts.iter().fold(mix(hash, self.counts.len() as u64), |h, n| mix(h, *n as u64));
+        }
         self.name.map_or(hash, |name| text_hash(mix(hash, 1), name))
     }
 
     /// As a reader would write it: `all_reduce(op=sum, dtype=float32, shape=(2, 3))`.
     pub fn describe(&self) -> String {
-        let mut text = match self.collective {
-            Collective::AllReduce(op) => format!("all_reduce(op={op}"),
-            Collective::Broadcast { root } => format!("broadcast(root={root}"),
-            Collective::Barrier => return "barrier()".into(),
-        };
+        let (name, _, root) = self.collective.words();
+        if self.collective == Collective::Barrier {
+            return "barrier()".into();
+        }
+        let mut text = format!("{name}(");
+        // Writing to a String cannot fail.
+        if let Some(op) = self.collective.op() {
+            let _ = write!(text, "op={op}, ");
+        }
+        if let Some(root) = root {
+            let _ = write!(text, "root={root}, ");
+        }
         let element = match self.element {
             Element::Number(dtype) => dtype.name(),
             Element::Opaque(text) => text,
         };
-        // Writing to a String cannot fail.
-        let _ = write!(text, ", dtype={element}, shape={}", tuple(self.shape));
+        let _ = write!(text, "dtype={element}, shape={}", tuple(self.shape));
+        if !self.counts.is_empty() {
+            let _ = write!(text, ", counts={}", tuple(self.counts));
+        }
         if self.algorithm != Algorithm::Auto {
             let _ = write!(text, ", algo={}", self.algorithm);
         }
@@ -130,6 +211,7 @@ mod tests {
             collective: Collective::AllReduce(ReduceOp::Sum),
             element: Element::Number(DType::Float32),
             shape: &[2, 3],
+            counts: &[],
             algorithm: Algorithm::Auto,
             name: None,
             timeout: None,
@@ -143,6 +225,20 @@ mod tests {
             Call { collective: Collective::AllReduce(ReduceOp::Max), ..base() },
             Call { collective: Collective::Broadcast { root: 0 }, ..base() },
             Call { collective: Collective::Broadcast { root: 1 }, ..base() },
+            Call { collective: Collective::Reduce { op: ReduceOp::Sum, root: 0 }, ..base() },
+            Call { collective: Collective::Reduce { op: ReduceOp::Sum, root: 1 }, ..base() },
+            Call { collective: Collective::Reduce { op: ReduceOp::Prod, root: 0 }, ..base() },
+            Call { collective: Collective::AllGather { axis: 0 }, ..base() },
+            Call { collective: Collective::AllGather { axis: 1 }, ..base() },
+            Call { collective: Collective::AllGather { axis: 0 }, counts: &[2, 3], ..base() },
+            Call { collective: Collective::Gather { root: 0, axis: 0 }, ..base() },
+            Call { collective: Collective::Scatter { root: 0 }, ..base() },
+            Call { collective: Collective::ReduceScatter(ReduceOp::Sum), ..base() },
+            Call { collective: Collective::ReduceScatter(ReduceOp::Sum), counts: &[1, 1], ..base() },
+            Call { collective: Collective::AllToAll { counts: false }, ..base() },
+            Call { collective: Collective::AllToAll { counts: true }, ..base() },
+            Call { collective: Collective::Scan(ReduceOp::Sum), ..base() },
+            Call { collective: Collective::Exscan(ReduceOp::Sum), ..base() },
             Call { element: Element::Number(DType::Int32), ..base() },
             Call { element: Element::Opaque("float32"), ..base() },
             Call { shape: &[3, 2], ..base() },
@@ -155,6 +251,12 @@ mod tests {
         ];
         let mut prints: Vec<u64> = calls.iter().map(Call::fingerprint).collect();
         assert_eq!(prints[0], Call { timeout: Some(Duration::from_secs(1)), ..base() }.fingerprint());
+        let gather = |rows: &'static [usize]| Call {
+            collective: Collective::AllGather { axis: 0 },
+            shape: rows,
+            ..base()
+        };
+        assert_eq!(gather(&[2, 3]).fingerprint(), gather(&[5, 3]).fingerprint(), "blocks may differ in length");
         prints.sort_unstable();
         prints.dedup();
         assert_eq!(prints.len(), calls.len());
@@ -165,5 +267,9 @@ mod tests {
         assert_eq!(base().describe(), "all_reduce(op=sum, dtype=float32, shape=(2, 3))");
         let named = Call { shape: &[7], name: Some("w"), algorithm: Algorithm::Direct(Way::Staged), ..base() };
         assert_eq!(named.describe(), "all_reduce(op=sum, dtype=float32, shape=(7,), algo=staged, name='w')");
+        let reduce = Call { collective: Collective::Reduce { op: ReduceOp::Max, root: 2 }, ..base() };
+        assert_eq!(reduce.describe(), "reduce(op=max, root=2, dtype=float32, shape=(2, 3))");
+        let scatter = Call { collective: Collective::ReduceScatter(ReduceOp::Sum), counts: &[2, 0], ..base() };
+        assert_eq!(scatter.describe(), "reduce_scatter(op=sum, dtype=float32, shape=(2, 3), counts=(2, 0))");
     }
 }

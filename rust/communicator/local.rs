@@ -24,7 +24,7 @@ use crate::wait::{Host, Patience, Wait, raise};
 
 use super::algorithm::Algorithm;
 use super::blame;
-use super::call::Call;
+use super::call::{Call, Cut};
 use super::config::{self, Config};
 use super::pipes::Pipes;
 
@@ -200,6 +200,18 @@ impl Local {
             true => direct.barrier(turn, wait),
             false => direct.broadcast(turn, wait, root as usize, array),
         })
+    }
+
+    /// Any other collective; if blocks are not as long as was supposed, their lengths.
+    pub fn collect(
+        &mut self,
+        sequence: u64,
+        call: &Call<'_>,
+        cut: &Cut<'_>,
+        (dst, src): (Bytes<'_>, Bytes<'_>),
+        host: &mut dyn Host,
+    ) -> std::result::Result<Option<Vec<usize>>, Fault> {
+        todo!("direct path: {sequence} {call:?} {cut:?} {} {} {}", dst.len(), src.len(), 0)
     }
 
     pub fn barrier(&mut self, sequence: u64, call: &Call<'_>, host: &mut dyn Host) -> Outcome {

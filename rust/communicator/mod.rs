@@ -27,7 +27,7 @@ use crate::arena::Segment;
 use crate::arena::heap::{Block, Heap};
 use crate::direct::{self, PAYLOAD};
 use crate::error::{Error, Rank, Result};
-use crate::kernels::{Bytes, copy};
+use crate::kernels::{Bytes, copy, fill_identity};
 use crate::machine;
 use crate::wait::Host;
 
@@ -36,7 +36,7 @@ pub use crate::admission::address::Master;
 pub use crate::hierarchy::Hosts;
 pub use crate::rendezvous::Listening;
 pub use algorithm::Algorithm;
-pub use call::{Call, Collective, Element, tuple};
+pub use call::{Call, Collective, Cut, Element, tuple};
 pub use config::{Across, Config};
 pub use explain::Explanation;
 
@@ -194,6 +194,35 @@ impl Communicator {
         self.end(call, outcome)
     }
 
+    /// Any other collective: `dst` becomes what `call` says of everybody's `src`, cut into blocks as `cut` says.
+    ///
+    /// Who gathers may not know how long the blocks of others are: without `Call::counts` it supposes that they are as long
+    /// as its own. If they are not, nothing has moved, and all ranks are told all lengths in bytes, to call again with them.
+    pub fn collect(
+        &mut self,
+        call: &Call<'_>,
+        cut: &Cut<'_>,
+        (dst, src): (Bytes<'_>, Bytes<'_>),
+        host: &mut dyn Host,
+    ) -> Result<Option<Vec<usize>>> {
+        self.ensure_open()?;
+        self.sequence += 1;
+        let mut lengths = None;
+        let outcome = match &mut self.reach {
+            Reach::Alone => {
+                alone(call, dst, src);
+                Ok(())
+            }
+            Reach::Host(local) => {
+                local.collect(self.sequence, call, cut, (dst, src), host).map(|found| lengths = found)
+            }
+            Reach::Hosts(remote) => {
+                remote.collect(self.sequence, call, cut, (dst, src), host).map(|found| lengths = found)
+            }
+        };
+        self.end(call, outcome).map(|()| lengths)
+    }
+
     /// Returns when every rank has called it.
     pub fn barrier(&mut self, call: &Call<'_>, host: &mut dyn Host) -> Result<()> {
         self.ensure_open()?;
@@ -268,6 +297,17 @@ impl Communicator {
             }
         }
         self.closed.get_or_insert_with(|| Error::Init("the group has been shut down".into()));
+    }
+}
+
+/// A collective of one rank.
+fn alone(call: &Call<'_>, dst: Bytes<'_>, src: Bytes<'_>) {
+    match call.collective {
+        Collective::Exscan(_) => {
+            let (dtype, op) = call.reduction();
+            fill_identity(dtype, op, dst);
+        }
+        _ => copy(dst, src),
     }
 }
 

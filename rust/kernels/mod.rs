@@ -19,6 +19,7 @@ mod convert;
 mod copy;
 mod generic;
 mod half;
+mod identity;
 mod isa;
 mod logic;
 mod ops;
@@ -35,6 +36,7 @@ use std::cell::Cell;
 use crate::dtype::{DType, ReduceOp};
 pub use convert::{narrow, narrow_with, widen, widen_with};
 pub use copy::{copy, copy_streaming};
+pub use identity::fill_identity;
 pub use isa::{Isa, chosen};
 use table::{Baseline, Kernel};
 
