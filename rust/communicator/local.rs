@@ -234,7 +234,7 @@ impl Local {
             bell: &boards.control().bell,
             alarm: &boards.control().alarm,
             gone: &|| roster.broken(turn.sequence, *rank),
-            patience: Patience { spin: *spin, limit: call.timeout.unwrap_or(self.timeout) },
+            patience: Patience::of(host, *spin, call.timeout.unwrap_or(self.timeout)),
             host,
         };
         let outcome = match work(paths, &turn, &mut wait) {

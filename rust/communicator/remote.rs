@@ -220,7 +220,7 @@ impl Remote {
                 }
                 control.broken(sequence)
             },
-            patience: Patience { spin: self.spin, limit: call.timeout.unwrap_or(self.timeout) },
+            patience: Patience::of(host, self.spin, call.timeout.unwrap_or(self.timeout)),
             host,
         };
         let mut session = Session {
