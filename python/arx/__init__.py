@@ -23,10 +23,12 @@ from arx._arx import (
     scatter,
     world,
 )
+from arx._bucketer import GradientBucketer
 from arx._many import all_reduce_many, coalesce
 from arx._memory import empty, empty_like, zeros
 from arx._objects import all_gather_object, broadcast_object, gather_object, scatter_object
 from arx._operations import ReduceOp
+from arx._sharded import SGD, Adam, ShardedOptimizer
 from arx._work import as_completed, wait_all
 from arx._world import init, local_rank, local_size, node_rank, num_nodes, rank, shutdown, size
 from arx.errors import (
@@ -43,11 +45,14 @@ from arx.errors import (
 __version__: str = build_info()["version"]
 
 __all__ = [
+    "SGD",
     "AbortedError",
+    "Adam",
     "ArxError",
     "AuthError",
     "CollectiveTimeout",
     "Explanation",
+    "GradientBucketer",
     "Group",
     "InitError",
     "MismatchError",
@@ -55,6 +60,7 @@ __all__ = [
     "Plan",
     "ReduceOp",
     "RendezvousError",
+    "ShardedOptimizer",
     "Work",
     "__version__",
     "all_gather",

@@ -10,6 +10,7 @@ __all__ = [
     "Listening",
     "Plan",
     "Work",
+    "_Buckets",
     "_after_fork_in_child",
     "_coalescing",
     "_finish",
@@ -87,6 +88,13 @@ class Plan:
     """A call of `all_reduce` on always the same arrays. Calling it does it."""
 
     def __call__(self) -> Any: ...
+
+@final
+class _Buckets:
+    def __new__(cls, group: Group, arrays: Sequence[Any], op: str) -> Self: ...
+    def begin(self) -> Work: ...
+    def ready(self, number: int) -> None: ...
+    def wait(self, number: int) -> bool: ...
 
 @final
 class Group:

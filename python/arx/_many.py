@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +32,8 @@ def all_reduce_many(
     """Combine each of several arrays over all ranks, in place; small ones share a transfer.
 
     Args:
-        xs: a list or tuple of arrays, the same number, shapes and dtypes on all ranks; or a dict of them, which ranks match by name
-            whatever the order. What `arx.all_reduce` takes.
+        xs: a list or tuple of arrays, the same number, shapes and dtypes on all ranks; or a dict of them, which ranks
+            match by name whatever the order. What `arx.all_reduce` takes.
         op: as in `arx.all_reduce`, for all of them.
         group: instead of the world.
         algo: as in `arx.all_reduce`.
@@ -46,7 +45,8 @@ def all_reduce_many(
         `xs`.
 
     Raises:
-        MismatchError: names or shapes differ between ranks. Names that not all ranks have are listed; nothing has moved.
+        MismatchError: names or shapes differ between ranks. Names that not all ranks have are listed; nothing has
+            moved.
         Exception: as in `arx.all_reduce`.
     """
     group = _arx.world() if group is None else group
@@ -78,6 +78,8 @@ def _listed(xs: Any) -> tuple[list[Any], list[str] | None]:
 
 
 def _digest(words: Sequence[object]) -> bytes:
+    import hashlib
+
     return hashlib.blake2b("\0".join(map(str, words)).encode(), digest_size=8).digest()
 
 
@@ -154,7 +156,7 @@ class _Fused:
 
 
 def _numpy(x: Any) -> Any:
-    """Return `x` as a numpy array on the same memory; None if it is none that may be written or numpy lacks its dtype."""
+    """Return `x` as a numpy array on the same memory; None if it may not be written, or numpy lacks its dtype."""
     import numpy as np
 
     if isinstance(x, np.ndarray):
@@ -223,8 +225,9 @@ class Together:
 def coalesce() -> Iterator[None]:
     """Put off the calls of `all_reduce` in the block, and do them together when it ends: small arrays share transfers.
 
-    In the block a call returns its array at once, with its old content; with `async_op` it returns an object whose `wait()` is allowed
-    after the block. All ranks make the same calls in the same order. Other collectives in the block are not put off.
+    In the block a call returns its array at once, with its old content; with `async_op` it returns an object whose
+    `wait()` is allowed after the block. All ranks make the same calls in the same order. Other collectives in the block
+    are not put off.
 
     If the block raises, nothing is done, and the other ranks get `MismatchError`.
 

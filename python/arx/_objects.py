@@ -1,7 +1,7 @@
 """Collectives of Python objects, by pickle.
 
-A pickle can run any code when it is loaded: use these only among ranks that trust each other. Ranks of one job prove to each other that
-they know its secret; what they then send is not looked at. Arrays are faster without pickle.
+A pickle can run any code when it is loaded: use these only among ranks that trust each other. Ranks of one job prove to
+each other that they know its secret; what they then send is not looked at. Arrays are faster without pickle.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def broadcast_object(
 ) -> Any:
     """Return the object of rank `root` on every rank; on the root itself the same object. By pickle: trust the root.
 
-    What the other ranks pass does not count. Errors as in `arx.all_reduce`; what cannot be pickled raises on the root, and
-    `MismatchError` elsewhere.
+    What the other ranks pass does not count. Errors as in `arx.all_reduce`; what cannot be pickled raises on the root,
+    and `MismatchError` elsewhere.
     """
     import numpy as np
 
@@ -61,7 +61,8 @@ def all_gather_object(obj: Any, *, group: _arx.Group | None = None, timeout: flo
 def gather_object(
     obj: Any, root: int = 0, *, group: _arx.Group | None = None, timeout: float | None = None
 ) -> list[Any] | None:
-    """Return the objects of all ranks, in rank order, on rank `root`; None elsewhere. By pickle: the root trusts all ranks.
+    """Return the objects of all ranks, in rank order, on rank `root`; None elsewhere. By pickle: the root trusts all
+    ranks.
 
     Errors as in `all_gather_object`.
     """
@@ -75,8 +76,8 @@ def scatter_object(
 ) -> Any:
     """Return object r of the sequence that rank `root` has, on rank r. By pickle: trust the root.
 
-    What the other ranks pass does not count. Errors as in `broadcast_object`; `ValueError` on the root if it has not as many objects as
-    there are ranks.
+    What the other ranks pass does not count. Errors as in `broadcast_object`; `ValueError` on the root if it has not as
+    many objects as there are ranks.
     """
     import numpy as np
 
@@ -86,7 +87,8 @@ def scatter_object(
     if mine:
         count = -1 if objs is None else len(objs)
         if count != group.size:
-            msg = f"scatter_object needs {group.size} objects on the root, one per rank, not {'none' if count < 0 else count}"
+            given = "none" if objs is None else str(count)
+            msg = f"scatter_object needs {group.size} objects on the root, one per rank, not {given}"
             raise group._refuse(ValueError(msg))
         assert objs is not None
         pickles = [_framed(obj, group) for obj in objs]

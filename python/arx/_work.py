@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import queue
+import sys
 import threading
 import time
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from arx import _arx
@@ -43,6 +41,8 @@ def as_completed(works: Iterable[Work], timeout: float | None = None) -> Iterato
 
     `timeout` is in seconds, from the first `next` on; `TimeoutError` when it ends.
     """
+    import queue
+
     until = None if timeout is None else time.monotonic() + timeout
     done: queue.SimpleQueue[Work] = queue.SimpleQueue()
     pending = 0
@@ -59,6 +59,8 @@ def as_completed(works: Iterable[Work], timeout: float | None = None) -> Iterato
 
 def awaited(work: Work) -> Generator[Any, None, Any]:
     """Return what `await work` runs."""
+    import asyncio  # takes longer to load than all of arx
+
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -97,7 +99,7 @@ def _call() -> None:
                 try:
                     callback(work)
                 except Exception:
-                    traceback.print_exc()
+                    sys.excepthook(*sys.exc_info())
         works = None  # a work lives no longer because of this thread
 
 

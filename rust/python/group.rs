@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyMemoryView, PyTuple};
 
+use super::errand::Errand;
 use super::host::{Attached, Detached, detach};
 use super::memory::Block;
 use super::task::Task;
@@ -23,7 +24,7 @@ pub const LONG: usize = 16 << 10;
 /// Ranks that communicate. Made by `arx.init`; a context manager that shuts the group down.
 #[pyclass(frozen, module = "arx")]
 pub struct Group {
-    progress: Progress<Task>,
+    progress: Progress<Errand>,
     rank: u32,
     size: u32,
     /// `world::forks` when it was made.
@@ -84,7 +85,7 @@ impl Group {
     }
 
     /// What work of this group waits in.
-    pub fn progress(&self) -> PyResult<&Progress<Task>> {
+    pub fn progress(&self) -> PyResult<&Progress<Errand>> {
         if self.is_inherited() {
             return Err(Error::Init(format!(
                 "process {} was forked from rank {} after arx.init: it may not communicate in that group. Start child \
@@ -123,7 +124,7 @@ impl Group {
     fn enter_after_all<'a>(
         &self,
         py: Python<'_>,
-        progress: &'a Progress<Task>,
+        progress: &'a Progress<Errand>,
     ) -> PyResult<MutexGuard<'a, Communicator>> {
         self.drain(py)?;
         progress.enter().ok_or_else(|| {
@@ -172,7 +173,7 @@ impl Group {
             let progress = group.progress()?;
             let task = build(group).map_err(|refusal| group.refuse(py, refusal))?;
             drop(progress.orphans());
-            let work = Work::new(slf.clone().unbind(), progress.push(task)?);
+            let work = Work::new(slf.clone().unbind(), progress.push(Errand::Call(Box::new(task)))?);
             return Ok(Py::new(py, work)?.into_any());
         }
         let mut communicator = group.enter(py)?;

@@ -4,10 +4,12 @@
 mod arguments;
 mod arrays;
 mod axes;
+mod buckets;
 mod calls;
 mod coalescing;
 mod collectives;
 mod dlpack;
+mod errand;
 mod errors;
 mod explanation;
 mod exporters;
@@ -72,6 +74,7 @@ fn _arx(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<explanation::Explanation>()?;
     m.add_class::<group::Group>()?;
     m.add_class::<listening::Listening>()?;
+    m.add_class::<buckets::Buckets>()?;
     m.add_class::<plan::Plan>()?;
     m.add_class::<work::Work>()?;
     Ok(())

@@ -7,9 +7,9 @@ use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 
 use super::arguments;
+use super::errand::Errand;
 use super::group::Group;
 use super::host::{Detached, detach};
-use super::task::Task;
 use crate::error::{Error, seconds};
 use crate::progress::{Then, Ticket, Waited};
 
@@ -19,7 +19,7 @@ use crate::progress::{Then, Ticket, Waited};
 #[pyclass(frozen, module = "arx")]
 pub struct Work {
     group: Py<Group>,
-    ticket: Arc<Ticket<Task>>,
+    ticket: Arc<Ticket<Errand>>,
     /// How it ended, once somebody has asked.
     settled: Mutex<Option<Result<Py<PyAny>, PyErr>>>,
     callbacks: Mutex<Vec<Py<PyAny>>>,
@@ -30,7 +30,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Work {
-    pub fn new(group: Py<Group>, ticket: Arc<Ticket<Task>>) -> Work {
+    pub fn new(group: Py<Group>, ticket: Arc<Ticket<Errand>>) -> Work {
         Work { group, ticket, settled: Mutex::new(None), callbacks: Mutex::new(Vec::new()) }
     }
 
@@ -56,7 +56,7 @@ impl Work {
     fn settle(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut settled = held(&self.settled);
         let result = settled.get_or_insert_with(|| match (self.ticket.outcome(), self.ticket.take()) {
-            (Some(Ok(())), Some(task)) => task.finish(py),
+            (Some(Ok(())), Some(errand)) => errand.finish(py),
             (Some(Err(error)), _) => Err(error.into()),
             _ => Err(Error::Init("the call was not begun".into()).into()),
         });
