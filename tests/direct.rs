@@ -2,26 +2,18 @@
 //! wrapping and waiting for room happen at once. Every result is compared bit by bit with all inputs combined in rank
 //! order by one call of the scalar kernel.
 
-use std::cell::Cell;
-use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::Duration;
+mod host;
 
-use arx::arena::{Layout, Segment};
 use arx::direct::words::AHEAD;
-use arx::direct::{Algorithm, Board, Boards, Control, Direct, Shards, Tuning, Turn, Verdict};
+use arx::direct::{Algorithm, Direct, Shards, Tuning, Turn, Verdict};
 use arx::dtype::{DType, ReduceOp};
-use arx::kernels::{Bytes, Isa, Reducer};
-use arx::wait::{Patience, Plain, Stop, Wait, raise};
+use arx::kernels::Bytes;
+use arx::wait::{Stop, Wait};
+use host::{Rank, SLACK, Terms, aligned, combined, fill, input, read, reducer};
 use proptest::prelude::*;
 
 /// Longest array of these tests, in bytes.
 const MOST: usize = 16 << 10;
-/// A call of these tests takes milliseconds; this is how long a hang lasts before it is shown.
-const HANG: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 enum What {
@@ -61,222 +53,86 @@ struct Case {
 }
 
 impl Case {
-    /// Three rounds are under way at the same time, and one more may be skipped where the ring ends.
-    fn ring(&self) -> usize {
-        let part = self.tuning.round.div_ceil(self.world).next_multiple_of(64);
-        4 * self.tuning.chunk.max((self.world + 1) * part)
+    fn terms(&self) -> Terms {
+        Terms { world: self.world, crowd: self.crowd, tuning: self.tuning, heap: 2 * MOST }
+    }
+
+    fn run(self) {
+        host::run(format!("{self:?}"), self.terms(), move |rank| {
+            self.steps.iter().zip(1..).try_for_each(|(step, sequence)| take(rank, sequence, step))
+        });
     }
 }
 
-/// What the ranks of a case share.
-struct Job {
-    case: Case,
-    segment: Arc<Segment>,
-    layout: Layout,
-    /// By rank: the step that it is in.
-    at: Vec<AtomicUsize>,
-    failed: AtomicBool,
-}
-
-impl Job {
-    fn new(case: Case) -> Job {
-        let layout = Layout::new(case.world, size_of::<Control>(), size_of::<Board>(), case.ring(), 0, 2 * MOST);
-        let segment = Arc::new(Segment::create(layout.total()).expect("memory").0);
-        let at = (0..case.world).map(|_| AtomicUsize::new(0)).collect();
-        Job { case, segment, layout, at, failed: AtomicBool::new(false) }
+fn take(rank: &mut Rank<'_>, sequence: u64, step: &Step) -> Result<(), Stop> {
+    let me = rank.me;
+    if matches!(step.what, What::Refuse { rank } if rank == me) {
+        rank.direct.refuse(sequence, "not today");
+        return Ok(());
     }
-
-    fn boards(&self) -> Boards {
-        Boards::new(Arc::clone(&self.segment), self.layout)
-    }
-
-    /// Where every rank stands, for a test that hangs.
-    fn show(&self) {
-        let boards = self.boards();
-        // Past the test harness, which would keep what a test prints until its end.
-        let mut out = std::io::stderr().lock();
-        let _ = writeln!(out, "hangs: {:?}, ring of {} bytes", self.case, self.layout.ring);
-        for (rank, at) in self.at.iter().enumerate() {
-            let sequence = at.load(Ordering::Relaxed) as u64 + 1;
-            let board = boards.of(rank);
-            let [staged, reduced, read, wrote] =
-                [&board.progress.staged, &board.progress.reduced, &board.progress.read, &board.progress.wrote]
-                    .map(|mark| mark.position());
-            let arrived = board.arrival(sequence).head.arrived(sequence);
-            let _ = writeln!(
-                out,
-                "rank {rank}: call {sequence}, arrived: {arrived}, staged {staged}, reduced {reduced}, read {read}, wrote {wrote}"
-            );
-        }
-    }
-}
-
-/// Tells the watchdog that a rank has come to its end, and the other ranks if that was a panic.
-struct Last<'a>(&'a Job, #[allow(dead_code, reason = "dropping it is the message")] Sender<()>);
-
-impl Drop for Last<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.failed.store(true, Ordering::SeqCst);
-            let boards = self.0.boards();
-            raise(&boards.control().alarm, &boards.control().bell);
-        }
-    }
-}
-
-fn run(case: Case) {
-    let job = Arc::new(Job::new(case));
-    let (sender, ended) = channel();
-    let start = |me| {
-        let (job, sender) = (Arc::clone(&job), sender.clone());
-        thread::spawn(move || {
-            let _last = Last(&job, sender);
-            Rank::new(&job, me).run();
-        })
+    let dtype = match step.what {
+        What::Reduce(dtype, _) | What::Shards(dtype, ..) => dtype,
+        _ => DType::Complex128,
     };
-    let ranks: Vec<_> = (0..job.case.world).map(start).collect();
-    drop(sender);
-    if ended.recv_timeout(HANG) == Err(RecvTimeoutError::Timeout) {
-        job.show();
-        std::process::abort();
-    }
-    let panicked = ranks.into_iter().map(|rank| rank.join()).filter(|ended| ended.is_err()).count();
-    assert_eq!(panicked, 0, "ranks panicked");
+    let len = step.elements * dtype.size();
+    let bit = |mask: u32| mask >> me & 1 == 1;
+    let (mut one, mut other) = (vec![0; len + SLACK], vec![0; len + SLACK]);
+    let shared = bit(step.symmetric);
+    let src = if shared { rank.symmetric(0, len) } else { aligned(&mut one, len) };
+    let dst = match bit(step.in_place) {
+        true => src,
+        false if shared => rank.symmetric(MOST, len),
+        false => aligned(&mut other, len),
+    };
+    fill(dst, &input(me + 100, sequence, len, dtype));
+    fill(src, &input(me, sequence, len, dtype));
+    let before = read(dst);
+    let verdict = rank.call(sequence, |direct, wait| call(direct, me, (sequence, step), wait, (dst, src)))?;
+    let differs = matches!(step.what, What::Disagree { .. } | What::Refuse { .. });
+    assert_eq!(verdict == Verdict::Differs, differs, "rank {me} call {sequence}");
+    let expected = match step.what {
+        What::Reduce(_, op) | What::Shards(_, op, _) => {
+            let inputs: Vec<_> = (0..rank.world).map(|rank| input(rank, sequence, len, dtype)).collect();
+            combined(&inputs, dtype, op)
+        }
+        What::Broadcast { root } => input(root, sequence, len, dtype),
+        _ => before,
+    };
+    let result = if matches!(step.what, What::Broadcast { .. }) { src } else { dst };
+    assert_eq!(read(result), expected, "rank {me} call {sequence}");
+    Ok(())
 }
 
-struct Rank<'a> {
-    job: &'a Job,
+fn call(
+    direct: &mut Direct,
     me: usize,
-    direct: Direct,
-}
-
-impl<'a> Rank<'a> {
-    fn new(job: &'a Job, me: usize) -> Rank<'a> {
-        Rank { job, me, direct: Direct::new(job.boards(), me, job.case.crowd, job.case.tuning) }
-    }
-
-    fn run(&mut self) {
-        for (at, step) in self.job.case.steps.iter().enumerate() {
-            self.job.at[self.me].store(at, Ordering::Relaxed);
-            if self.take(at as u64 + 1, step) == Err(Stop::Gone) {
-                return; // another rank has failed, and says how
+    (sequence, step): (u64, &Step),
+    wait: &mut Wait<'_>,
+    (dst, src): (Bytes<'_>, Bytes<'_>),
+) -> Result<Verdict, Stop> {
+    let odd = matches!(step.what, What::Disagree { rank } if rank == me);
+    let turn = Turn { sequence, fingerprint: 2 * sequence + u64::from(odd), algorithm: step.algorithm };
+    match step.what {
+        What::Broadcast { root } => direct.broadcast(&turn, wait, root, src),
+        What::Barrier => direct.barrier(&turn, wait),
+        What::Reduce(dtype, op) => direct.all_reduce(&turn, wait, reducer(dtype, op), dst, src),
+        What::Shards(dtype, op, streams) => {
+            let shards = Shards { len: src.len(), count: streams };
+            let verdict = direct.reduce_scatter(&turn, wait, &reducer(dtype, op), (dst, src), &shards)?;
+            if streams % 2 == 1 {
+                direct.regroup(wait)?;
             }
+            direct.all_gather(&turn, wait, dst, &shards)?;
+            Ok(verdict)
+        }
+        What::Disagree { .. } | What::Refuse { .. } => {
+            direct.all_reduce(&turn, wait, reducer(DType::UInt8, ReduceOp::Sum), dst, src)
         }
     }
-
-    fn take(&mut self, sequence: u64, step: &Step) -> Result<(), Stop> {
-        if matches!(step.what, What::Refuse { rank } if rank == self.me) {
-            self.direct.refuse(sequence, "not today");
-            return Ok(());
-        }
-        let dtype = match step.what {
-            What::Reduce(dtype, _) | What::Shards(dtype, ..) => dtype,
-            _ => DType::Complex128,
-        };
-        let len = step.elements * dtype.size();
-        let bit = |mask: u32| mask >> self.me & 1 == 1;
-        let (mut one, mut other) = (vec![0; len + 64], vec![0; len + 64]);
-        let heap = self.job.layout.heap_of(self.me);
-        let shared = bit(step.symmetric);
-        let src = if shared { self.job.segment.cells(heap, len) } else { aligned(&mut one, len) };
-        let dst = match bit(step.in_place) {
-            true => src,
-            false if shared => self.job.segment.cells(heap + MOST, len),
-            false => aligned(&mut other, len),
-        };
-        fill(dst, &input(self.me + 100, sequence, len, dtype));
-        fill(src, &input(self.me, sequence, len, dtype));
-        let before = read(dst);
-        let verdict = self.call(sequence, step, dst, src)?;
-        let differs = matches!(step.what, What::Disagree { .. } | What::Refuse { .. });
-        assert_eq!(verdict == Verdict::Differs, differs, "rank {} call {sequence}", self.me);
-        let expected = match step.what {
-            What::Reduce(_, op) | What::Shards(_, op, _) => combined(self.job.case.world, sequence, len, dtype, op),
-            What::Broadcast { root } => input(root, sequence, len, dtype),
-            _ => before,
-        };
-        let result = if matches!(step.what, What::Broadcast { .. }) { src } else { dst };
-        assert_eq!(read(result), expected, "rank {} call {sequence}", self.me);
-        Ok(())
-    }
-
-    fn call(&mut self, sequence: u64, step: &Step, dst: Bytes<'_>, src: Bytes<'_>) -> Result<Verdict, Stop> {
-        let odd = matches!(step.what, What::Disagree { rank } if rank == self.me);
-        let turn = Turn { sequence, fingerprint: 2 * sequence + u64::from(odd), algorithm: step.algorithm };
-        let boards = self.direct.boards().clone();
-        let mut wait = Wait {
-            bell: &boards.control().bell,
-            alarm: &boards.control().alarm,
-            gone: &|| self.job.failed.load(Ordering::SeqCst),
-            patience: Patience { spin: Duration::ZERO, limit: Duration::MAX },
-            host: &mut Plain,
-        };
-        match step.what {
-            What::Broadcast { root } => self.direct.broadcast(&turn, &mut wait, root, src),
-            What::Barrier => self.direct.barrier(&turn, &mut wait),
-            What::Reduce(dtype, op) => {
-                let reducer = Reducer::of(dtype, op).expect("a pair that goes together");
-                self.direct.all_reduce(&turn, &mut wait, reducer, dst, src)
-            }
-            What::Shards(dtype, op, streams) => {
-                let reducer = Reducer::of(dtype, op).expect("a pair that goes together");
-                let shards = Shards { len: src.len(), count: streams };
-                let verdict = self.direct.reduce_scatter(&turn, &mut wait, &reducer, (dst, src), &shards)?;
-                if streams % 2 == 1 {
-                    self.direct.regroup(&mut wait)?;
-                }
-                self.direct.all_gather(&turn, &mut wait, dst, &shards)?;
-                Ok(verdict)
-            }
-            What::Disagree { .. } | What::Refuse { .. } => {
-                let reducer = Reducer::of(DType::UInt8, ReduceOp::Sum).expect("a pair that goes together");
-                self.direct.all_reduce(&turn, &mut wait, reducer, dst, src)
-            }
-        }
-    }
-}
-
-/// `len` bytes of `buffer`, as private arrays lie in memory.
-fn aligned(buffer: &mut [u8], len: usize) -> Bytes<'_> {
-    let skip = buffer.as_ptr().align_offset(64);
-    Cell::from_mut(&mut buffer[skip..skip + len]).as_slice_of_cells()
-}
-
-fn fill(cells: Bytes<'_>, bytes: &[u8]) {
-    cells.iter().zip(bytes).for_each(|(cell, byte)| cell.set(*byte));
-}
-
-fn read(cells: Bytes<'_>) -> Vec<u8> {
-    cells.iter().map(Cell::get).collect()
-}
-
-/// What `rank` brings to a call: all bits of every element vary, with rank and position.
-fn input(rank: usize, sequence: u64, len: usize, dtype: DType) -> Vec<u8> {
-    let byte = |k: usize| {
-        let z = ((rank as u64) << 48 | sequence << 32 | k as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let byte = (z ^ z >> 29).wrapping_mul(0x94d0_49bb_1331_11eb) >> 56;
-        if dtype == DType::Bool { byte as u8 & 1 } else { byte as u8 }
-    };
-    (0..len).map(byte).collect()
-}
-
-/// All ranks' inputs, combined in rank order.
-fn combined(world: usize, sequence: u64, len: usize, dtype: DType, op: ReduceOp) -> Vec<u8> {
-    let mut inputs: Vec<Vec<u8>> =
-        (0..world).map(|rank| [input(rank, sequence, len, dtype), vec![0; 64]].concat()).collect();
-    for (rank, buffer) in inputs.iter_mut().enumerate() {
-        fill(aligned(buffer, len), &input(rank, sequence, len, dtype));
-    }
-    let mut result = vec![0; len + 64];
-    let sources: Vec<Bytes<'_>> = inputs.iter_mut().map(|buffer| aligned(buffer, len)).collect();
-    let dst = aligned(&mut result, len);
-    Reducer::with_isa(dtype, op, Isa::Scalar).expect("a pair that goes together").run(dst, &sources);
-    read(dst)
 }
 
 fn pairs() -> Vec<What> {
-    let all = DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op)));
-    all.filter(|(dtype, op)| op.check(*dtype).is_ok()).map(|(dtype, op)| What::Reduce(dtype, op)).collect()
+    host::pairs().into_iter().map(|(dtype, op)| What::Reduce(dtype, op)).collect()
 }
 
 fn step(world: usize) -> impl Strategy<Value = Step> {
@@ -328,15 +184,8 @@ proptest! {
 
     #[test]
     fn every_rank_ends_with_the_bits_of_the_oracle(case in case()) {
-        one_at_a_time(case);
+        case.run();
     }
-}
-
-/// Cases keep all cores busy already.
-fn one_at_a_time(case: Case) {
-    static BUSY: Mutex<()> = Mutex::new(());
-    let _busy = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
-    run(case);
 }
 
 /// Lengths at which something changes: elements, lines of the head, the payload, chunks, rounds and turns of the ring.
@@ -357,8 +206,8 @@ fn every_length(algorithm: Algorithm, symmetric: u32, crowd: bool) {
             symmetric,
             in_place: 0b0101_0101,
         };
-        case.steps = lengths(world, case.ring()).into_iter().map(step).collect();
-        one_at_a_time(case);
+        case.steps = lengths(world, case.terms().ring()).into_iter().map(step).collect();
+        case.run();
     }
 }
 

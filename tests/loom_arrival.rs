@@ -50,7 +50,7 @@ fn value(rank: usize, sequence: u64) -> u64 {
 
 fn place(rank: usize, sequence: u64) -> Place {
     let at = value(rank, sequence) as usize;
-    Place { symmetric: Some((at, at + 10)), staged: 1000 + at as u64 }
+    Place { input: Some(at), output: Some(at + 10), staged: 1000 + at as u64 }
 }
 
 fn text(rank: usize, sequence: u64) -> String {
@@ -91,6 +91,7 @@ impl Actor {
         own.payload(sequence).set(value(self.me, sequence));
         let head = &own.board.arrival(sequence).head;
         head.set_place(place(self.me, sequence));
+        head.set_length(self.me);
         let part = |rank: usize| self.script[rank][sequence as usize - 1];
         let fingerprint = 2 * sequence + u64::from(part(self.me) == Strays);
         head.post(sequence, fingerprint, Code::Ready);
@@ -103,7 +104,8 @@ impl Actor {
         }
         assert_eq!(agreed, others().all(|rank| part(rank) == part(self.me)));
         for rank in others().filter(|rank| part(*rank) != Refuses) {
-            assert_eq!(self.ranks[rank].board.arrival(sequence).head.place(), place(rank, sequence));
+            let head = &self.ranks[rank].board.arrival(sequence).head;
+            assert_eq!((head.place(), head.length()), (place(rank, sequence), rank));
             assert_eq!(self.ranks[rank].payload(sequence).get(), value(rank, sequence));
         }
         if !agreed {

@@ -9,22 +9,22 @@ use std::time::Duration;
 use crate::arena::heap::Heap;
 use crate::arena::{Layout, Segment};
 use crate::direct::words::AHEAD;
-use crate::direct::{self, Board, Boards, Control, Direct, Turn, Verdict};
+use crate::direct::{self, Board, Boards, Control, Deal, Dealt, Direct, Seat, Turn, Verdict};
 use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
 use crate::health::{Alarm, Door, Roster, State, Watcher};
 use crate::hierarchy::{Hosts, Session, Way};
-use crate::kernels::{Bytes, Reducer};
+use crate::kernels::{Bytes, Reducer, fill_identity};
 use crate::machine;
 use crate::messages::Messages;
 use crate::rendezvous::{Job, Joined, LateDoor, Terms, join};
 use crate::schedule;
 use crate::transport::shm::ring::Ring;
-use crate::wait::{Host, Patience, Wait, raise};
+use crate::wait::{Host, Patience, Stop, Wait, raise};
 
 use super::algorithm::Algorithm;
 use super::blame;
-use super::call::{Call, Cut};
+use super::call::{Call, Collective, Cut};
 use super::config::{self, Config};
 use super::pipes::Pipes;
 
@@ -211,7 +211,24 @@ impl Local {
         (dst, src): (Bytes<'_>, Bytes<'_>),
         host: &mut dyn Host,
     ) -> std::result::Result<Option<Vec<usize>>, Fault> {
-        todo!("direct path: {sequence} {call:?} {cut:?} {} {} {}", dst.len(), src.len(), 0)
+        let seat = Seat { me: self.rank as usize, world: self.paths.direct.boards().world() };
+        let deal = deal(seat, call, cut, (dst, src));
+        let mut lengths = None;
+        self.run(sequence, call, host, |Paths { direct, .. }, turn, wait| {
+            Ok::<_, Stop>(match direct.deal(turn, wait, &deal)? {
+                Dealt::Done => Verdict::Agreed,
+                Dealt::Differs => Verdict::Differs,
+                Dealt::Uneven(all) => {
+                    lengths = Some(all);
+                    Verdict::Agreed
+                }
+            })
+        })?;
+        if let (Collective::Exscan(_), 0) = (call.collective, seat.me) {
+            let (dtype, op) = call.reduction();
+            fill_identity(dtype, op, dst);
+        }
+        Ok(lengths)
     }
 
     pub fn barrier(&mut self, sequence: u64, call: &Call<'_>, host: &mut dyn Host) -> Outcome {
@@ -329,6 +346,29 @@ pub(super) enum Fault {
     Refused(Error),
     /// The group is closed for good.
     Closed(Error),
+}
+
+/// What a rank does in `call` on the direct path.
+fn deal<'a>(seat: Seat, call: &Call<'_>, cut: &Cut<'a>, arrays: (Bytes<'a>, Bytes<'a>)) -> Deal<'a> {
+    let (me, Cut { give, take }) = (seat.me, *cut);
+    let certain = !call.counts.is_empty();
+    let reducer = || {
+        let (dtype, op) = call.reduction();
+        Reducer::of(dtype, op).expect("checked where the call came in")
+    };
+    match call.collective {
+        Collective::Reduce { root, .. } => Deal::reduce(seat, root as usize, reducer(), arrays),
+        Collective::AllGather { .. } => Deal::all_gather(take, certain, arrays),
+        Collective::Gather { root, .. } => Deal::gather(me, root as usize, take, certain, arrays),
+        Collective::Scatter { root } => Deal::scatter(me, root as usize, give, arrays),
+        Collective::ReduceScatter(_) => Deal::reduce_scatter(me, reducer(), give, arrays),
+        Collective::AllToAll { counts } => Deal::all_to_all(me, (give, take), !counts, arrays),
+        Collective::Scan(_) => Deal::scan(seat, reducer(), arrays),
+        Collective::Exscan(_) => Deal::exscan(seat, reducer(), arrays),
+        Collective::AllReduce(_) | Collective::Broadcast { .. } | Collective::Barrier => {
+            unreachable!("{} has a way of its own", call.describe())
+        }
+    }
 }
 
 fn raise_in(segment: &Segment) {

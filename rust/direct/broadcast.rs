@@ -22,11 +22,10 @@ impl Direct {
         if array.len() <= PAYLOAD && matches!(turn.algorithm, Algorithm::Auto | Algorithm::Lines) {
             return self.broadcast_lines(turn, wait, root, array);
         }
-        let mut place = Place { symmetric: None, staged: self.position };
+        let mut place = Place::private(self.position);
         if self.me == root {
-            let offset = self.boards.offset_of(array).filter(|_| self.wants_symmetric(turn, array.len()));
-            place.symmetric = offset.map(|at| (at, at));
-            if let (None, Some(first)) = (offset, self.piece(0, self.position, array.len(), self.tuning.chunk)) {
+            place.input = self.boards.offset_of(array).filter(|_| self.wants_symmetric(turn, array.len()));
+            if let (None, Some(first)) = (place.input, self.piece(0, self.position, array.len(), self.tuning.chunk)) {
                 self.stage(&first, array, wait)?;
                 place.staged = first.end;
             }
@@ -35,8 +34,8 @@ impl Direct {
         if self.gather(turn, wait)? == Verdict::Differs {
             return Ok(Verdict::Differs);
         }
-        match self.place(turn, root).symmetric {
-            Some((at, _)) => {
+        match self.place(turn, root).input {
+            Some(at) => {
                 if self.me != root {
                     kernels::copy(array, self.boards.array(at, array.len()));
                 }
@@ -60,7 +59,7 @@ impl Direct {
         if self.me == root {
             self.send_lines(turn, array);
         } else {
-            self.arrive(turn, Place { symmetric: None, staged: self.position });
+            self.arrive(turn, Place::private(self.position));
         }
         let verdict = self.gather(turn, wait)?;
         if self.me != root && verdict == Verdict::Agreed {

@@ -21,19 +21,26 @@ pub mod board;
 mod broadcast;
 mod calibrate;
 mod crowd;
+mod deal;
+mod exchange;
+mod in_place;
 mod lines;
 mod ring;
+mod rounds;
 mod shards;
 mod staged;
 mod symmetric;
 pub mod words;
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use crate::kernels::{Bytes, Reducer};
 use crate::wait::{Stop, Wait};
 
 pub use board::Boards;
+pub use deal::{Deal, Seat};
+pub use exchange::Dealt;
 pub use shards::Shards;
 pub use words::{Board, Code, Control, PAYLOAD, Place};
 
@@ -135,7 +142,7 @@ impl Direct {
 
     /// All ranks have arrived when this returns.
     pub fn barrier(&self, turn: &Turn, wait: &mut Wait<'_>) -> Result<Verdict, Stop> {
-        self.arrive(turn, Place { symmetric: None, staged: 0 });
+        self.arrive(turn, Place::private(0));
         self.gather(turn, wait)
     }
 
@@ -171,18 +178,16 @@ impl Direct {
         dst: Bytes<'_>,
         src: Bytes<'_>,
     ) -> Result<Verdict, Stop> {
-        let symmetric = match (self.wants_symmetric(turn, src.len()), self.boards.offset_of(src)) {
-            (true, Some(input)) => self.boards.offset_of(dst).map(|output| (input, output)),
-            _ => None,
-        };
-        if symmetric.is_none() {
+        let [input, output] = [src, dst].map(|array| self.boards.offset_of(array));
+        let place = Place { input, output, staged: self.position };
+        if !self.wants_symmetric(turn, src.len()) || place.symmetric().is_none() {
             return self.all_reduce_staged(turn, wait, reducer, dst, src);
         }
-        self.arrive(turn, Place { symmetric, staged: self.position });
+        self.arrive(turn, place);
         if self.gather(turn, wait)? == Verdict::Differs {
             return Ok(Verdict::Differs);
         }
-        if (0..self.world).any(|rank| self.place(turn, rank).symmetric.is_none()) {
+        if (0..self.world).any(|rank| self.place(turn, rank).symmetric().is_none()) {
             return self.all_reduce_staged_rest(turn, wait, reducer, dst, src, None);
         }
         if self.tuning.symmetric == MEASURE {
@@ -270,16 +275,23 @@ impl Direct {
     /// Runs `f` on one source a rank, in rank order.
     #[inline]
     fn sources<'a>(&self, of: impl Fn(usize) -> Bytes<'a>, f: impl FnOnce(&[Bytes<'a>])) {
-        const FEW: usize = 8;
-        if self.world <= FEW {
-            let none: Bytes<'a> = &[] as &[Cell<u8>];
-            let mut few = [none; FEW];
-            for (rank, slot) in few.iter_mut().enumerate().take(self.world) {
-                *slot = of(rank);
-            }
-            f(&few[..self.world]);
-        } else {
-            f(&(0..self.world).map(of).collect::<Vec<_>>());
+        sources(0..self.world, of, f);
+    }
+}
+
+/// Runs `f` on one source for each of `ranks`, in their order.
+#[inline]
+fn sources<'a>(ranks: Range<usize>, of: impl Fn(usize) -> Bytes<'a>, f: impl FnOnce(&[Bytes<'a>])) {
+    const FEW: usize = 8;
+    let count = ranks.len();
+    if count <= FEW {
+        let none: Bytes<'a> = &[] as &[Cell<u8>];
+        let mut few = [none; FEW];
+        for (slot, rank) in few.iter_mut().zip(ranks) {
+            *slot = of(rank);
         }
+        f(&few[..count]);
+    } else {
+        f(&ranks.map(of).collect::<Vec<_>>());
     }
 }

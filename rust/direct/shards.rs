@@ -5,18 +5,17 @@
 //!                  (owners of the same shard on different hosts combine theirs, by messages)
 //! all_gather       everybody copies all shards from their owners
 //! ```
-//! In rounds, through the staging rings as in `staged`: round k holds the k-th slice of every shard, so that shards are
-//! contiguous although all of them are worked on at the same time. There may be fewer shards than ranks; a rank without one
+//! Both go through the staging rings, as any other deal (`rounds`). There may be fewer shards than ranks; a rank without one
 //! lends its array and takes the result.
 
 use std::ops::Range;
 
-use crate::kernels::{self, Bytes, Reducer};
+use crate::blocks::Blocks;
+use crate::kernels::{Bytes, Reducer};
 use crate::wait::{Stop, Wait};
 
-use super::ring::place;
-use super::words::Place;
-use super::{Direct, Turn, Verdict};
+use super::deal::Deal;
+use super::{Algorithm, Dealt, Direct, Turn, Verdict};
 
 /// How an array of `len` bytes is dealt out to the first `count` ranks of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,36 +27,17 @@ pub struct Shards {
 impl Shards {
     /// Bytes that `owner` owns: whole cache lines, but for the end of the array; none for ranks without a shard.
     pub fn of(&self, owner: usize) -> Range<usize> {
+        self.edge(owner)..self.edge(owner + 1)
+    }
+
+    fn edge(&self, k: usize) -> usize {
         let part = self.len.div_ceil(self.count).next_multiple_of(64);
-        let edge = |k: usize| if k >= self.count { self.len } else { self.len.min(k * part) };
-        edge(owner)..edge(owner + 1)
+        if k >= self.count { self.len } else { self.len.min(k * part) }
     }
 
-    fn longest(&self) -> usize {
-        self.of(0).len()
-    }
-}
-
-/// The slices of all shards that are worked on at the same time.
-struct Round {
-    number: usize,
-    /// Bytes of a slice; the last ones may be shorter or empty.
-    slice: usize,
-    start: u64,
-    end: u64,
-}
-
-impl Round {
-    /// Bytes of the array.
-    fn span(&self, shards: &Shards, owner: usize) -> Range<usize> {
-        let shard = shards.of(owner);
-        let at = |k: usize| shard.end.min(shard.start + k * self.slice);
-        at(self.number)..at(self.number + 1)
-    }
-
-    /// Where in the rings the slice of `owner`'s shard stands.
-    fn position(&self, owner: usize) -> u64 {
-        self.start + (owner * self.slice) as u64
+    /// A block for each of `world` ranks.
+    fn edges(&self, world: usize) -> Vec<usize> {
+        (0..=world).map(|k| self.edge(k)).collect()
     }
 }
 
@@ -71,27 +51,16 @@ impl Direct {
         (dst, src): (Bytes<'_>, Bytes<'_>),
         shards: &Shards,
     ) -> Result<Verdict, Stop> {
-        let mut staged = self.slices(0, self.position, shards);
-        if let Some(first) = &staged {
-            self.stage_slices(first, shards, src, wait)?;
+        // `all_gather` looks at where the arrival says that inputs are, so that there must be no payload.
+        let turn = Turn { algorithm: Algorithm::Staged, ..*turn };
+        let edges = shards.edges(self.world);
+        let shard = &dst[shards.of(self.me)];
+        let deal = Deal::reduce_scatter(self.me, *reducer, Blocks::Cut(&edges), (shard, src));
+        match self.deal(&turn, wait, &deal)? {
+            Dealt::Done => Ok(Verdict::Agreed),
+            Dealt::Differs => Ok(Verdict::Differs),
+            Dealt::Uneven(_) => unreachable!("all ranks know the lengths of all shards"),
         }
-        self.arrive(turn, Place { symmetric: None, staged: staged.as_ref().map_or(self.position, |r| r.end) });
-        if self.gather(turn, wait)? == Verdict::Differs {
-            return Ok(Verdict::Differs);
-        }
-        let mut position = self.position;
-        while let Some(round) = staged.take() {
-            position = round.end;
-            staged = self.slices(round.number + 1, position, shards);
-            if let Some(next) = &staged {
-                self.stage_slices(next, shards, src, wait)?;
-                self.advance(|p| &p.staged, next.end);
-            }
-            self.reduce_slice(turn, &round, wait, reducer, (dst, src), shards)?;
-            self.advance(|p| &p.read, position);
-        }
-        self.position = position;
-        Ok(Verdict::Agreed)
     }
 
     /// In a call in which all have arrived: `array` = everybody's shards.
@@ -102,94 +71,14 @@ impl Direct {
         array: Bytes<'_>,
         shards: &Shards,
     ) -> Result<(), Stop> {
-        let mut staged = self.slices(0, self.position, shards);
-        if let Some(first) = &staged {
-            self.stage_shard(first, shards, array, wait)?;
-        }
-        let mut position = self.position;
-        while let Some(round) = staged.take() {
-            position = round.end;
-            staged = self.slices(round.number + 1, position, shards);
-            if let Some(next) = &staged {
-                self.stage_shard(next, shards, array, wait)?;
-            }
-            for owner in self.others() {
-                let span = round.span(shards, owner);
-                if !span.is_empty() {
-                    self.await_staged(turn, owner, position, wait)?;
-                    kernels::copy(&array[span.clone()], self.boards.ring(owner, round.position(owner), span.len()));
-                }
-            }
-            self.advance(|p| &p.read, position);
-        }
-        self.position = position;
-        Ok(())
+        let edges = shards.edges(self.world);
+        let deal = Deal::all_gather(Blocks::Cut(&edges), true, (array, &array[shards.of(self.me)]));
+        self.deal_in_rounds(turn, wait, &deal, deal.size.bytes())
     }
 
     /// In a call in which all have arrived: waits until everybody has come here.
     pub fn regroup(&mut self, wait: &mut Wait<'_>) -> Result<(), Stop> {
         self.all_wrote(wait)
-    }
-
-    fn slices(&self, number: usize, position: u64, shards: &Shards) -> Option<Round> {
-        let slice = (self.tuning.round / self.world).next_multiple_of(64).min(shards.longest().next_multiple_of(64));
-        let (start, end) = place(position, shards.count * slice, self.boards.ring_len());
-        (number * slice < shards.longest()).then_some(Round { number, slice, start, end })
-    }
-
-    /// Copies what other ranks own into this rank's ring, without announcing it.
-    fn stage_slices(
-        &mut self,
-        round: &Round,
-        shards: &Shards,
-        src: Bytes<'_>,
-        wait: &mut Wait<'_>,
-    ) -> Result<(), Stop> {
-        self.make_room(round.end, wait)?;
-        for owner in self.others() {
-            let span = round.span(shards, owner);
-            kernels::copy(self.boards.ring(self.me, round.position(owner), span.len()), &src[span]);
-        }
-        Ok(())
-    }
-
-    /// Copies what this rank owns into its ring, and says so.
-    fn stage_shard(
-        &mut self,
-        round: &Round,
-        shards: &Shards,
-        array: Bytes<'_>,
-        wait: &mut Wait<'_>,
-    ) -> Result<(), Stop> {
-        self.make_room(round.end, wait)?;
-        let span = round.span(shards, self.me);
-        kernels::copy(self.boards.ring(self.me, round.position(self.me), span.len()), &array[span]);
-        self.advance(|p| &p.staged, round.end);
-        Ok(())
-    }
-
-    fn reduce_slice(
-        &mut self,
-        turn: &Turn,
-        round: &Round,
-        wait: &mut Wait<'_>,
-        reducer: &Reducer,
-        (dst, src): (Bytes<'_>, Bytes<'_>),
-        shards: &Shards,
-    ) -> Result<(), Stop> {
-        let span = round.span(shards, self.me);
-        if span.is_empty() {
-            return Ok(());
-        }
-        for rank in self.others() {
-            self.await_staged(turn, rank, round.end, wait)?;
-        }
-        let source = |rank| match rank == self.me {
-            true => &src[span.clone()],
-            false => self.boards.ring(rank, round.position(self.me), span.len()),
-        };
-        self.sources(source, |sources| reducer.run(&dst[span.clone()], sources));
-        Ok(())
     }
 }
 

@@ -32,7 +32,7 @@ impl Direct {
         src: Bytes<'_>,
     ) -> Result<Verdict, Stop> {
         let first = self.stage_first(src, wait)?;
-        self.arrive(turn, Place { symmetric: None, staged: first });
+        self.arrive(turn, Place::private(first));
         if self.gather(turn, wait)? == Verdict::Differs {
             return Ok(Verdict::Differs);
         }

@@ -26,7 +26,7 @@ impl Direct {
         let len = src.len();
         let boards = self.boards.clone();
         let arrays: Vec<(Bytes<'_>, Bytes<'_>)> = (0..self.world)
-            .map(|rank| match self.place(turn, rank).symmetric {
+            .map(|rank| match self.place(turn, rank).symmetric() {
                 Some((input, output)) if rank != self.me => (boards.array(input, len), boards.array(output, len)),
                 _ => (src, dst),
             })

@@ -4,7 +4,7 @@
 //! of an arrival together are a few cache lines that are written in turn:
 //!
 //! ```text
-//! head line (64 bytes):  sequence | fingerprint | code | 40 bytes: the payload, or where the array is
+//! head line (64 bytes):  sequence | fingerprint | code | length | 32 bytes: the payload, or where the arrays are
 //! then:                  up to 1 KiB of payload that did not fit, contiguous, so that kernels read it in place
 //! ```
 //! The sequence number is stored last, with release; whoever loads it with acquire sees the rest of that arrival.
@@ -29,7 +29,7 @@ pub const AHEAD: u64 = 2;
 /// Arrivals of one rank that may be looked at at the same time.
 pub const GENERATIONS: u64 = AHEAD + 2;
 /// Payload that travels in the head line itself.
-pub const INLINE: usize = 40;
+pub const INLINE: usize = 32;
 /// Payload that an arrival can carry.
 pub const PAYLOAD: usize = 1024;
 /// Longest note, in words of eight bytes.
@@ -49,6 +49,7 @@ pub struct Head {
     sequence: AtomicU64,
     fingerprint: AtomicU64,
     code: AtomicU64,
+    length: AtomicU64,
     pub(super) body: [AtomicU64; INLINE / 8],
 }
 
@@ -63,10 +64,25 @@ pub enum Code {
 /// Where a rank's arrays are and how far it has staged them: the body of an arrival without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Offset in the segment of a symmetric input and output; `None` if either is private.
-    pub symmetric: Option<(usize, usize)>,
+    /// Offset in the segment of what this rank brings; `None` if that is private.
+    pub input: Option<usize>,
+    /// The same of where its result goes.
+    pub output: Option<usize>,
     /// Ring position up to which this rank's input was staged before it arrived.
     pub staged: u64,
+}
+
+impl Place {
+    /// Of private arrays.
+    pub fn private(staged: u64) -> Place {
+        Place { input: None, output: None, staged }
+    }
+
+    /// Of input and output, if neither is private.
+    #[inline]
+    pub fn symmetric(&self) -> Option<(usize, usize)> {
+        self.input.zip(self.output)
+    }
 }
 
 impl Head {
@@ -99,7 +115,7 @@ impl Head {
 
     #[inline]
     pub fn set_place(&self, place: Place) {
-        let (input, output) = place.symmetric.map_or((0, 0), |(i, o)| (i as u64 + 1, o as u64 + 1));
+        let [input, output] = [place.input, place.output].map(|at| at.map_or(0, |at| at as u64 + 1));
         for (word, value) in self.body.iter().zip([input, output, place.staged]) {
             word.store(value, Ordering::Relaxed);
         }
@@ -109,8 +125,20 @@ impl Head {
     #[inline]
     pub fn place(&self) -> Place {
         let [input, output, staged] = [0, 1, 2].map(|k: usize| self.body[k].load(Ordering::Relaxed));
-        let symmetric = (input > 0 && output > 0).then(|| (input as usize - 1, output as usize - 1));
-        Place { symmetric, staged }
+        let [input, output] = [input, output].map(|at| (at as usize).checked_sub(1));
+        Place { input, output, staged }
+    }
+
+    /// Bytes of the block that the owner brings, in calls in which ranks do not know that of each other.
+    #[inline]
+    pub fn set_length(&self, length: usize) {
+        self.length.store(length as u64, Ordering::Relaxed);
+    }
+
+    /// Only after `arrived`, in a call in which it was set.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.length.load(Ordering::Relaxed) as usize
     }
 }
 
