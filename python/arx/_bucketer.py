@@ -188,7 +188,7 @@ def _dealt(arrays: Mapping[str, NDArray[Any]], limit: int) -> list[list[str]]:
     """Return the names in buckets, filled from the last array on: the backward pass ends with the first."""
     buckets: list[list[str]] = []
     room, dtype = 0, None
-    for name in reversed(arrays):
+    for name in list(arrays)[::-1]:
         x = arrays[name]
         if not buckets or x.nbytes > room or x.dtype != dtype:
             buckets.append([])

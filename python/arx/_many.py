@@ -113,7 +113,7 @@ class _Fused:
     def __init__(self, arrays: Sequence[Any], group: _arx.Group, settings: dict[str, Any], label: str) -> None:
         self._group, self._settings, self._label = group, settings, label
         self._works: list[_arx.Work] = []
-        self._unpack: list[Callable[[], None]] = []
+        self._unpack: list[tuple[Any, Any]] = []
         self._views = [(x, _numpy(x)) for x in arrays]
         self._done = False
 
@@ -136,7 +136,7 @@ class _Fused:
             for view in views:
                 place = flat[at : at + view.size].reshape(view.shape)
                 place[...] = view
-                self._unpack.append(lambda view=view, place=place: np.copyto(view, place))
+                self._unpack.append((view, place))
                 at += view.size
             self._reduce(flat)
 
@@ -151,8 +151,8 @@ class _Fused:
         """Put the results where they belong, once all calls are done."""
         if not self._done:
             self._done = True
-            for unpack in self._unpack:
-                unpack()
+            for view, place in self._unpack:
+                view[...] = place
 
 
 def _numpy(x: Any) -> Any:
@@ -238,7 +238,8 @@ def coalesce() -> Iterator[None]:
     if getattr(_open, "calls", None) is not None:
         yield  # the outer block does it all
         return
-    _open.calls = calls = []
+    calls: list[_PutOff] = []
+    _open.calls = calls
     _arx._coalescing(1)
     try:
         yield

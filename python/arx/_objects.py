@@ -40,13 +40,13 @@ def broadcast_object(
         start = _LENGTH.pack(len(data)) + data[: _FIRST - _LENGTH.size].tobytes()
         first[: len(start)] = np.frombuffer(start, np.uint8)
     group.broadcast(first, root, timeout=timeout, name="object")
-    (length,) = _LENGTH.unpack_from(first)
+    (length,) = _LENGTH.unpack_from(first.data)
     if length <= _FIRST - _LENGTH.size:
-        return obj if mine else pickle.loads(first[_LENGTH.size : _LENGTH.size + length])
+        return obj if mine else pickle.loads(first[_LENGTH.size : _LENGTH.size + length].data)
     if not mine:
         data = np.empty(length, np.uint8)
     group.broadcast(data, root, timeout=timeout, name="object")
-    return obj if mine else pickle.loads(data)
+    return obj if mine else pickle.loads(data.data)
 
 
 def all_gather_object(obj: Any, *, group: _arx.Group | None = None, timeout: float | None = None) -> list[Any]:
@@ -102,8 +102,8 @@ def scatter_object(
     if mine:
         assert objs is not None
         return objs[group.rank]
-    (length,) = _LENGTH.unpack_from(out)
-    return pickle.loads(out[0, _LENGTH.size : _LENGTH.size + length])
+    (length,) = _LENGTH.unpack_from(out.data)
+    return pickle.loads(out[0, _LENGTH.size : _LENGTH.size + length].data)
 
 
 def scatter_new(group: _arx.Group, x: Any, root: Any, timeout: float | None, name: str | None) -> Any:
@@ -131,9 +131,9 @@ def _empty(shape: tuple[int, ...], dtype: Any) -> Any:
     import numpy as np
 
     if type(dtype).__module__.startswith("torch"):
-        import torch
+        import importlib
 
-        return torch.empty(shape, dtype=dtype)
+        return importlib.import_module("torch").empty(shape, dtype=dtype)
     return np.empty(shape, dtype)
 
 
@@ -157,8 +157,8 @@ def _objects(frames: NDArray[Any], mine: Any, rank: int) -> list[Any]:
     objects: list[Any] = []
     at = 0
     while at < len(frames):
-        (length,) = _LENGTH.unpack_from(frames, at)
+        (length,) = _LENGTH.unpack_from(frames.data, at)
         at += _LENGTH.size
-        objects.append(mine if len(objects) == rank else pickle.loads(frames[at : at + length]))
+        objects.append(mine if len(objects) == rank else pickle.loads(frames[at : at + length].data))
         at += length
     return objects

@@ -102,6 +102,8 @@ pub enum Answer {
 
 pub struct Task {
     pub what: What,
+    /// Bytes of an element.
+    pub item: usize,
     pub give: Cutting,
     pub take: Cutting,
     pub src: Option<Held>,
@@ -170,8 +172,7 @@ impl Task {
 
     /// Bytes of a row: of what lies at one index of the axis that is cut.
     fn row(&self) -> usize {
-        let item = self.fresh.as_ref().map_or(1, |fresh| fresh.item);
-        item * self.what.shape.iter().skip(1).product::<usize>()
+        self.item * self.what.shape.iter().skip(1).product::<usize>()
     }
 
     /// Blocks are so long: sees to it that there is room for all of them.
