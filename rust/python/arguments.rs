@@ -128,20 +128,35 @@ pub fn apart(
     (y, large): (&Bound<'_, PyAny>, &Array<'_>),
     offset: usize,
 ) -> PyResult<()> {
+    match within((x, small), (y, large))? {
+        Some(found) if found != offset => Err(overlap()),
+        _ => Ok(()),
+    }
+}
+
+/// Where in `large` the memory of `small` begins; None if they share no memory, an error if they share some of it.
+pub fn within(
+    (x, small): (&Bound<'_, PyAny>, &Array<'_>),
+    (y, large): (&Bound<'_, PyAny>, &Array<'_>),
+) -> PyResult<Option<usize>> {
     let ((a0, a1), (b0, b1)) = (small.bounds(), large.bounds());
     if a1 <= b0 || b1 <= a0 || small.len() == 0 || large.len() == 0 {
-        return Ok(());
+        return Ok(None);
     }
-    if small.contiguous && large.contiguous && offset != usize::MAX && a0 == b0 + offset {
-        return Ok(());
+    if small.contiguous && large.contiguous && b0 <= a0 && a1 <= b1 {
+        return Ok(Some(a0 - b0));
     }
     let kwargs = pyo3::types::PyDict::new(x.py());
     kwargs.set_item("max_work", 10_000)?;
     let shared = x.py().import("numpy")?.call_method("shares_memory", (x, y), Some(&kwargs));
-    if shared.is_ok_and(|s| !s.is_truthy().unwrap_or(true)) {
-        return Ok(());
+    match shared.is_ok_and(|s| !s.is_truthy().unwrap_or(true)) {
+        true => Ok(None),
+        false => Err(overlap()),
     }
-    Err(PyValueError::new_err("x and out overlap: pass separate arrays, or this rank's own block of the larger one"))
+}
+
+fn overlap() -> PyErr {
+    PyValueError::new_err("x and out overlap: pass separate arrays, or this rank's own block of the larger one")
 }
 
 /// A number per rank, from 0.

@@ -3,12 +3,12 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::arguments::{self, apart, counts, output, reducible, writeable};
+use super::arguments::{self, apart, counts, output, reducible, within, writeable};
 use super::arrays::{Array, Kind};
 use super::fresh::{Fresh, moved, tall};
 use super::group::Group;
 use super::options::Options;
-use super::task::{Answer, Cutting, Rows, Target, Task};
+use super::task::{Answer, Cutting, Rows, Target, Task, What};
 use crate::communicator::{Algorithm, Collective, tuple};
 use crate::dtype::ReduceOp;
 
@@ -16,7 +16,7 @@ type Any<'py> = Bound<'py, PyAny>;
 
 impl Task {
     /// Of a call that reads `src`, in the form of one that has no result here.
-    fn reading(what: super::task::What, src: Option<Array<'_>>) -> Task {
+    fn reading(what: What, src: Option<Array<'_>>) -> Task {
         let len = src.as_ref().map_or(0, Array::len);
         Task {
             what,
@@ -178,8 +178,8 @@ pub fn gather<'py>(
         Some(out) => {
             let found = output(out)?;
             check_rows(&found, &input)?;
-            apart((x, &input), (out, &found), group.rank() as usize * len)?;
-            let fits = rows(found.shape()) == total;
+            let own = within((x, &input), (out, &found))?;
+            let fits = rows(found.shape()) == total && own.is_none_or(|own| own == group.rank() as usize * len);
             (if fits { Target::Array(found.hold()) } else { Target::Unsure(found.hold()) }, out.clone())
         }
     };

@@ -50,6 +50,13 @@ impl Held {
         self.len
     }
 
+    /// Whether it lies in the memory of `other`, and not `offset` bytes behind its start.
+    pub fn is_misplaced(&self, other: &Held, offset: usize) -> bool {
+        let (start, base) = (self.data.addr(), other.data.addr());
+        let inside = self.packed.is_none() && other.packed.is_none() && (base..base + other.len).contains(&start);
+        self.len > 0 && inside && start != base + offset
+    }
+
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }

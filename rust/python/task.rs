@@ -135,7 +135,8 @@ impl Job for Task {
             self.fit(lengths, communicator, host)?;
             self.once(communicator, host)?;
         } else if let Target::Unsure(out) = &self.dst {
-            return Err(Error::Invalid(self.misfit(out, self.take.get().total())));
+            let text = self.misfit(out, communicator.rank() as usize);
+            return Err(Error::Invalid(text.unwrap_or_default()));
         }
         match (&self.dst, &self.src) {
             (Target::Array(dst) | Target::Supposed(dst), _) | (Target::InPlace, Some(dst)) => dst.unpack(),
@@ -186,12 +187,15 @@ impl Task {
     fn make_room(&mut self, communicator: &mut Communicator, host: &mut dyn Host) -> Result<()> {
         let total = self.take.get().total();
         self.made = None;
+        let refusal = match &self.dst {
+            Target::Array(out) | Target::Unsure(out) => self.misfit(out, communicator.rank() as usize),
+            _ => None,
+        };
+        if let Some(text) = refusal {
+            communicator.refuse(&format!("ValueError: {text}"), host)?;
+            return Err(Error::Invalid(text));
+        }
         match std::mem::replace(&mut self.dst, Target::Nowhere) {
-            Target::Array(out) | Target::Unsure(out) if out.len() != total => {
-                let text = self.misfit(&out, total);
-                communicator.refuse(&format!("ValueError: {text}"), host)?;
-                return Err(Error::Invalid(text));
-            }
             Target::Unsure(out) => self.dst = Target::Array(out),
             Target::Supposed(_) | Target::Made => {
                 self.made = Some(Packed::new(total));
@@ -203,9 +207,16 @@ impl Task {
         Ok(())
     }
 
-    fn misfit(&self, out: &Held, total: usize) -> String {
-        let rows = total / self.row().max(1);
-        format!("out has shape {}, and the blocks of all ranks together have {rows} rows", tuple(out.shape()))
+    /// What is wrong with `out`, now that it is known what goes there.
+    fn misfit(&self, out: &Held, me: usize) -> Option<String> {
+        let take = self.take.get();
+        if out.len() != take.total() {
+            let rows = take.total() / self.row().max(1);
+            let shape = tuple(out.shape());
+            return Some(format!("out has shape {shape}, and the blocks of all ranks together have {rows} rows"));
+        }
+        let misplaced = self.src.as_ref().is_some_and(|src| src.is_misplaced(out, take.of(me).start));
+        misplaced.then(|| "x lies in out, but not where this rank's block belongs".into())
     }
 
     /// What does not fit goes elsewhere, so that the others need not wait.
