@@ -234,3 +234,30 @@ def test_rank_0_of_an_exscan_gets_what_changes_nothing(ranks):
 
 def test_refusals_are_told_apart_from_values():
     assert isinstance(outcome(int, "x"), Refusal)
+
+
+def pure():
+    world = arx.world()
+    p, me = world.size, world.rank
+    f = arx.functional
+    x = np.arange(2.0 * p) + me
+    kept = x.copy()
+    total = np.sum([np.arange(2.0 * p) + rank for rank in range(p)], axis=0)
+    assert (f.reduce_scatter(x) == total[2 * me : 2 * me + 2]).all()
+    assert f.reduce(x, p - 1) is None if me < p - 1 else (f.reduce(x, p - 1) == total).all()
+    assert (f.broadcast(x, p - 1) == np.arange(2.0 * p) + p - 1).all()
+    assert (f.scan(x) == np.sum([np.arange(2.0 * p) + rank for rank in range(me + 1)], axis=0)).all()
+    assert (f.all_to_all(x) == np.concatenate([np.arange(2 * me, 2 * me + 2) + rank for rank in range(p)])).all()
+    assert (x == kept).all()
+    start = f.exscan(me + 1)
+    assert start == sum(range(1, me + 1))
+    assert type(start) is int
+    assert f.all_gather(me + 0.5).tolist() == [rank + 0.5 for rank in range(p)]
+    assert f.gather([me, me]) is None if me else f.gather([me, me]).tolist() == [r for r in range(p) for _ in "ab"]
+    assert f.scatter([[rank] for rank in range(p)] if me == 0 else None).tolist() == [[me]]
+    assert f.scan(np.float32(2)) == np.float32(2 * me + 2)
+
+
+def test_pure_functions(ranks):
+    ranks(1).run(pure)
+    ranks(3).run(pure)
