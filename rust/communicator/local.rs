@@ -14,7 +14,7 @@ use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
 use crate::health::{Alarm, Door, Roster, State, Watcher};
 use crate::hierarchy::{Hosts, Session, Way};
-use crate::kernels::{Bytes, Reducer, fill_identity};
+use crate::kernels::{Bytes, Reducer};
 use crate::machine;
 use crate::messages::Messages;
 use crate::rendezvous::{Job, Joined, LateDoor, Terms, join};
@@ -224,10 +224,6 @@ impl Local {
                 }
             })
         })?;
-        if let (Collective::Exscan(_), 0) = (call.collective, seat.me) {
-            let (dtype, op) = call.reduction();
-            fill_identity(dtype, op, dst);
-        }
         Ok(lengths)
     }
 
@@ -364,7 +360,7 @@ fn deal<'a>(seat: Seat, call: &Call<'_>, cut: &Cut<'a>, arrays: (Bytes<'a>, Byte
         Collective::ReduceScatter(_) => Deal::reduce_scatter(me, reducer(), give, arrays),
         Collective::AllToAll { counts } => Deal::all_to_all(me, (give, take), !counts, arrays),
         Collective::Scan(_) => Deal::scan(seat, reducer(), arrays),
-        Collective::Exscan(_) => Deal::exscan(seat, reducer(), arrays),
+        Collective::Exscan(_) => Deal::exscan(seat, reducer(), call.reduction(), arrays),
         Collective::AllReduce(_) | Collective::Broadcast { .. } | Collective::Barrier => {
             unreachable!("{} has a way of its own", call.describe())
         }

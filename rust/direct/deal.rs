@@ -17,6 +17,7 @@
 use std::ops::Range;
 
 use crate::blocks::Blocks;
+use crate::dtype::{DType, ReduceOp};
 use crate::kernels::{Bytes, Reducer};
 
 /// Which rank of how many.
@@ -37,6 +38,8 @@ pub struct Deal<'a> {
     /// What this rank takes from itself.
     pub(super) own: Bytes<'a>,
     pub(super) size: Size,
+    /// Whether only the root shows, or only the root takes.
+    pub(super) rooted: bool,
     pub(super) push: Option<Push>,
 }
 
@@ -55,6 +58,12 @@ pub(super) enum Take<'a> {
         dst: Bytes<'a>,
         reducer: Reducer,
         from: Range<usize>,
+    },
+    /// What combining nothing gives.
+    Identity {
+        dst: Bytes<'a>,
+        dtype: DType,
+        op: ReduceOp,
     },
 }
 
@@ -104,7 +113,7 @@ impl<'a> Deal<'a> {
     pub fn all_gather(blocks: Blocks<'a>, certain: bool, (dst, src): (Bytes<'a>, Bytes<'a>)) -> Deal<'a> {
         let size = if certain { Size::Known(blocks.longest()) } else { Size::Supposed(src.len()) };
         let take = Take::Blocks { dst, blocks, from: 0..blocks.count() };
-        Deal { show: Some(src), cut: None, take, own: src, size, push: None }
+        Deal { show: Some(src), cut: None, take, own: src, size, rooted: false, push: None }
     }
 
     /// The same on `root` only; `dst` of other ranks is not looked at.
@@ -116,7 +125,7 @@ impl<'a> Deal<'a> {
         (dst, src): (Bytes<'a>, Bytes<'a>),
     ) -> Deal<'a> {
         let push = Some(Push::Block { root, at: blocks.of(me).start });
-        let all = Deal { push, ..Deal::all_gather(blocks, certain, (dst, src)) };
+        let all = Deal { rooted: true, push, ..Deal::all_gather(blocks, certain, (dst, src)) };
         match me == root {
             true => Deal { show: None, ..all },
             false => Deal { take: Take::Nothing, ..all },
@@ -128,7 +137,7 @@ impl<'a> Deal<'a> {
         let whole = Blocks::Even { len: dst.len(), count: 1 };
         let (show, own) = if me == root { (Some(src), &src[blocks.of(me)]) } else { (None, src) };
         let take = Take::Blocks { dst, blocks: whole, from: root..root + 1 };
-        Deal { show, cut: Some(blocks), take, own, size: Size::Known(blocks.longest()), push: None }
+        Deal { show, cut: Some(blocks), take, own, size: Size::Known(blocks.longest()), rooted: true, push: None }
     }
 
     /// Block `r` of `give` goes from `src` to rank `r`, block `r` of `take` comes to `dst` from there. Unless `certain`, each
@@ -141,7 +150,7 @@ impl<'a> Deal<'a> {
     ) -> Deal<'a> {
         let size = if certain { Size::Known(give.longest()) } else { Size::Own(give.longest()) };
         let take = Take::Blocks { dst, blocks: take, from: 0..give.count() };
-        Deal { show: Some(src), cut: Some(give), take, own: &src[give.of(me)], size, push: None }
+        Deal { show: Some(src), cut: Some(give), take, own: &src[give.of(me)], size, rooted: false, push: None }
     }
 
     /// `dst` = combination of this rank's block of everybody's `src`.
@@ -153,7 +162,7 @@ impl<'a> Deal<'a> {
     ) -> Deal<'a> {
         let take = Take::Combined { dst, reducer, from: 0..blocks.count() };
         let size = Size::Known(blocks.longest());
-        Deal { show: Some(src), cut: Some(blocks), take, own: &src[blocks.of(me)], size, push: None }
+        Deal { show: Some(src), cut: Some(blocks), take, own: &src[blocks.of(me)], size, rooted: false, push: None }
     }
 
     /// `dst` = combination of everybody's `src`, on `root` only; `dst` of other ranks is not looked at.
@@ -163,7 +172,7 @@ impl<'a> Deal<'a> {
             false => (Some(src), Take::Nothing),
         };
         let push = Some(Push::Part { root, reducer });
-        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), push }
+        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), rooted: true, push }
     }
 
     /// `dst` = combination of the `src` of ranks 0 to this one.
@@ -171,13 +180,18 @@ impl<'a> Deal<'a> {
         let take = Take::Combined { dst, reducer, from: 0..seat.me + 1 };
         // Nobody takes anything from the last rank.
         let show = (seat.me + 1 < seat.world).then_some(src);
-        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), push: None }
+        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), rooted: false, push: None }
     }
 
-    /// The same without this rank's own `src`. Rank 0 takes nothing.
-    pub fn exscan(seat: Seat, reducer: Reducer, (dst, src): (Bytes<'a>, Bytes<'a>)) -> Deal<'a> {
+    /// The same without this rank's own `src`; rank 0 gets the identity.
+    pub fn exscan(
+        seat: Seat,
+        reducer: Reducer,
+        (dtype, op): (DType, ReduceOp),
+        (dst, src): (Bytes<'a>, Bytes<'a>),
+    ) -> Deal<'a> {
         let take = match seat.me {
-            0 => Take::Nothing,
+            0 => Take::Identity { dst, dtype, op },
             me => Take::Combined { dst, reducer, from: 0..me },
         };
         Deal { take, ..Deal::scan(seat, reducer, (dst, src)) }
@@ -188,10 +202,15 @@ impl<'a> Deal<'a> {
         self.cut.map_or(1, |cut| cut.count()) * longest
     }
 
+    /// Whether rank `me` takes its own block and nothing else.
+    pub(super) fn takes_own_only(&self, me: usize) -> bool {
+        matches!(&self.take, Take::Blocks { from, .. } if *from == (me..me + 1))
+    }
+
     /// Whether this rank overwrites what it shows while others read it.
     pub(super) fn overwrites(&self) -> bool {
         match (self.show, self.cut, &self.take) {
-            (Some(src), None, Take::Combined { dst, .. }) => src.as_ptr() == dst.as_ptr(),
+            (Some(src), None, Take::Combined { dst, .. } | Take::Identity { dst, .. }) => src.as_ptr() == dst.as_ptr(),
             _ => false,
         }
     }

@@ -123,10 +123,11 @@ impl Direct {
                     let span = site.span(block.len());
                     if !span.is_empty() {
                         self.await_shown(turn, wait, site, rank)?;
-                        put(&block[span.clone()], self.shown(turn, deal, site, rank, span));
+                        self.put(&block[span.clone()], self.shown(turn, deal, site, rank, span), dst.len());
                     }
                 }
             }
+            Take::Identity { dst, dtype, op } => kernels::fill_identity(*dtype, *op, &dst[site.span(dst.len())]),
             Take::Combined { dst, reducer, from } => {
                 let span = site.span(dst.len());
                 if span.is_empty() {
@@ -135,11 +136,11 @@ impl Direct {
                 for rank in from.clone() {
                     self.await_shown(turn, wait, site, rank)?;
                 }
-                let dst = &dst[span.clone()];
+                let part = &dst[span.clone()];
                 let source = |rank| self.shown(turn, deal, site, rank, span.clone());
                 sources(from.clone(), source, |sources| match sources {
-                    [one] => put(dst, one),
-                    _ => reducer.run(dst, sources),
+                    [one] => self.put(part, one, dst.len()),
+                    _ => reducer.run(part, sources),
                 });
             }
         }
@@ -150,6 +151,20 @@ impl Direct {
         match site {
             Site::Rings(round) if rank != self.me => self.await_staged(turn, rank, round.end, wait),
             _ => Ok(()),
+        }
+    }
+
+    /// Copies to a part of an array of `len` bytes, unless that is where it comes from.
+    pub(super) fn put(&self, dst: Bytes<'_>, src: Bytes<'_>, len: usize) {
+        if dst.as_ptr() == src.as_ptr() {
+            return;
+        }
+        // What will have left the second-level cache by the end need not be fetched into it first. Measured on Sapphire
+        // Rapids, 8 MiB: 14 to 16 instead of 11 GB/s, and a fifth less time also if all of it is read afterwards.
+        if len >= 2 * self.boards.ring_len() {
+            kernels::copy_streaming(dst, src);
+        } else {
+            kernels::copy(dst, src);
         }
     }
 
@@ -193,11 +208,4 @@ fn goes_by_lines(turn: &Turn, deal: &Deal<'_>) -> bool {
 /// Where among the slices that rank `from` stages that of rank `to` is: its own is not among them.
 pub(super) fn slot(from: usize, to: usize) -> usize {
     if to < from { to } else { to - 1 }
-}
-
-/// Copies, unless it is there already.
-pub(super) fn put(dst: Bytes<'_>, src: Bytes<'_>) {
-    if dst.as_ptr() != src.as_ptr() {
-        kernels::copy(dst, src);
-    }
 }

@@ -71,8 +71,16 @@ impl Direct {
 
     /// The call is over: the stream stands at `position` on every rank, and this one has read all of it.
     pub(super) fn leave_ring(&mut self, position: u64) {
-        self.position = position;
         self.advance(|p| &p.read, position);
+        self.leave_rings(position);
+    }
+
+    /// The same when this rank has said already that it has read all.
+    pub(super) fn leave_rings(&mut self, position: u64) {
+        self.position = position;
+        // Nobody waits for it. But it tells who has come how far in a later call that takes too long, and the first piece of
+        // this one may have been announced by the arrival alone.
+        self.boards.of(self.me).progress.staged.advance(position);
     }
 }
 

@@ -21,6 +21,9 @@ use super::exchange::{Site, slot};
 use super::ring::place;
 use super::{Direct, Turn};
 
+/// Longest slice where only the root shows, or only the root takes: that much of its time passes before the other side begins.
+const ONE_WAY: usize = 64 << 10;
+
 /// The slices of all blocks that are worked on at the same time.
 pub(super) struct Round {
     number: usize,
@@ -59,6 +62,8 @@ impl Direct {
         deal: &Deal<'_>,
         longest: usize,
     ) -> Result<(), Stop> {
+        // A root that has nothing to take but its own block would keep the others waiting with it.
+        let late = deal.takes_own_only(self.me);
         let mut position = self.position;
         let mut staged = self.slices(deal, 0, position, longest);
         if let Some(first) = &staged
@@ -74,10 +79,15 @@ impl Direct {
                 self.stage_slices(deal, next, wait)?;
                 self.advance(|p| &p.staged, next.end);
             }
-            self.take(turn, wait, deal, &Site::Rings(&round))?;
+            if !late {
+                self.take(turn, wait, deal, &Site::Rings(&round))?;
+            }
             self.advance(|p| &p.read, position);
         }
-        self.position = position;
+        if late {
+            self.take(turn, wait, deal, &Site::Arrays)?;
+        }
+        self.leave_rings(position);
         Ok(())
     }
 
@@ -86,6 +96,7 @@ impl Direct {
             None => (1, self.tuning.chunk),
             Some(_) => (self.world - 1, (self.tuning.round / self.world).next_multiple_of(64)),
         };
+        let slice = if deal.rooted && !self.crowd { slice.min(ONE_WAY) } else { slice };
         // Ranks that know their own blocks alone stage their first slices before they know the longest.
         let slice = if deal.size.is_shared() { slice.min(longest.next_multiple_of(64)) } else { slice };
         let (start, end) = place(position, slots * slice, self.boards.ring_len());

@@ -2,7 +2,10 @@
 
 use crate::dtype::{DType, ReduceOp};
 
-use super::Bytes;
+use super::{Bytes, copy};
+
+/// Bytes that are filled element by element, and then copied to the rest: a multiple of every element.
+const PATTERN: usize = 4096;
 
 /// Fills `dst` with the identity of `op`: 0 for a sum, 1 for a product, the largest value for a minimum, and so on.
 ///
@@ -10,9 +13,11 @@ use super::Bytes;
 /// When `op` has none: an average.
 pub fn fill_identity(dtype: DType, op: ReduceOp, dst: Bytes<'_>) {
     let word = identity(dtype, op);
-    for element in dst.chunks_exact(dtype.size()) {
+    let (pattern, rest) = dst.split_at(dst.len().min(PATTERN));
+    for element in pattern.chunks_exact(dtype.size()) {
         element.iter().zip(word).for_each(|(cell, byte)| cell.set(byte));
     }
+    rest.chunks(PATTERN).for_each(|part| copy(part, &pattern[..part.len()]));
 }
 
 /// Bytes of one element, and then zeros.
@@ -79,6 +84,16 @@ mod tests {
 
     use super::*;
     use crate::kernels::Reducer;
+
+    #[test]
+    fn every_element_of_a_long_array_is_the_identity() {
+        for len in [0, 1, 1023, 1024, 1025, 5000] {
+            let array: Vec<Cell<u8>> = vec![Cell::new(7); 4 * len];
+            fill_identity(DType::Float32, ReduceOp::Prod, &array);
+            let one = 1_f32.to_ne_bytes();
+            assert!(array.chunks_exact(4).all(|x| x.iter().map(Cell::get).eq(one)), "{len} elements");
+        }
+    }
 
     #[test]
     fn combining_with_it_changes_nothing() {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use arx::blocks::Blocks;
 use arx::direct::{Algorithm, Deal, Dealt, Seat, Turn, Verdict};
 use arx::dtype::{DType, ReduceOp};
-use arx::kernels::Bytes;
+use arx::kernels::{Bytes, fill_identity};
 use arx::wait::Stop;
 
 use super::{Rank, SLACK, aligned, combined, fill, input, read, reducer};
@@ -188,7 +188,8 @@ impl Step {
             Kind::ReduceScatter => sum(&(0..world).map(block).collect::<Vec<_>>()),
             Kind::AllToAll { .. } => (0..world).flat_map(block).collect(),
             Kind::Scan => sum(&inputs[..=me]),
-            Kind::Exscan if me == 0 => before,
+            // That it is neutral is tested where it is made.
+            Kind::Exscan if me == 0 => identity(self.dtype, self.op, self.bytes(me, 0)),
             Kind::Exscan => sum(&inputs[..me]),
             Kind::Broadcast { root } => inputs[root].clone(),
         }
@@ -212,6 +213,13 @@ fn edges(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
         Some(*end)
     });
     [0].into_iter().chain(ends).collect()
+}
+
+fn identity(dtype: DType, op: ReduceOp, len: usize) -> Vec<u8> {
+    let mut array = vec![7; len + SLACK];
+    let array = aligned(&mut array, len);
+    fill_identity(dtype, op, array);
+    read(array)
 }
 
 fn dealt(verdict: Verdict) -> Dealt {
@@ -285,7 +293,7 @@ impl Rank<'_> {
                 Kind::ReduceScatter => Deal::reduce_scatter(me, code(), give, both),
                 Kind::AllToAll { certain } => Deal::all_to_all(me, (give, take), certain, both),
                 Kind::Scan => Deal::scan(seat, code(), both),
-                Kind::Exscan => Deal::exscan(seat, code(), both),
+                Kind::Exscan => Deal::exscan(seat, code(), (step.dtype, step.op), both),
             };
             direct.deal(&turn, wait, &deal)
         })
