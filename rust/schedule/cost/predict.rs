@@ -126,7 +126,7 @@ impl Task {
             Collective::ReduceScatter => rows(Row::START, self.reduce),
             Collective::AllGather => rows(Row::START, self.store),
             Collective::Reduce(_) => self.spread(rows(Row::START, self.reduce)),
-            Collective::Broadcast(_) => {
+            _ => {
                 let messages = f64::from(log2(self.world)) * self.model.overhead;
                 rows(Row::START.later(messages + (self.array - self.share) * self.store), self.store)
             }
@@ -142,16 +142,23 @@ impl Task {
         match self.collective {
             Collective::ReduceScatter => reduced,
             Collective::AllGather => there,
+            // The copy of the own chunk comes first, while nothing has arrived yet.
+            Collective::AllToAll => there.later((self.model.gamma * self.share - self.model.alpha).max(0.0)),
             _ => self.spread(reduced),
         }
     }
 
     fn exchange(&self) -> Row {
         let others = f64::from(self.world - 1);
+        let messages = |len, rate| Row::START.later(self.model.alpha + others * self.port(len, rate));
         match self.collective {
-            Collective::Broadcast(_) => Row::START.later(self.model.alpha + others * self.port(self.array, self.store)),
+            Collective::Broadcast(_) => messages(self.array, self.store),
+            Collective::Gather(_) | Collective::Scatter(_) => messages(self.share, self.store),
             Collective::AllReduce if self.world == 2 => self.row(Row::START, 0.0, self.array, self.reduce),
-            _ => Row::START.later(self.model.alpha + others * self.port(self.array, self.reduce)),
+            Collective::Exscan => {
+                messages(self.array, self.store).later((others - 1.0).max(1.0) * self.array * self.model.gamma)
+            }
+            _ => messages(self.array, self.reduce),
         }
     }
 
@@ -176,6 +183,7 @@ impl Task {
         match self.collective {
             Collective::Broadcast(_) => self.binomial(Row::START, self.store),
             Collective::Reduce(_) => self.binomial(Row::START, self.reduce),
+            Collective::Gather(_) | Collective::Scatter(_) => self.shares(self.world),
             _ => self.binomial(self.binomial(Row::START, self.reduce), self.store),
         }
     }
@@ -192,6 +200,35 @@ impl Task {
         self.row(from, 0.0, self.array, rate).later(waits)
     }
 
+    /// Gathered by the root of a subtree of `ranks`: from the children, small ones first, each of which passes on what it has as
+    /// the rest comes in. A scatter is the same backwards.
+    fn shares(&self, ranks: u32) -> Row {
+        let mut row = Row::START;
+        for bit in (0..log2(ranks)).map(|k| 1 << k) {
+            let below = bit.min(ranks - bit);
+            let (len, own) = (self.chunks(below), self.head(self.share));
+            // A child whose subtree is full has gathered what this rank has so far.
+            let there = if below == bit { row.last } else { self.shares(below).last };
+            let early = if len > self.share { (self.head(len) - own) / (len - own) } else { 0.0 };
+            row = self.row(Row { first: there * early, last: there }, row.last, len, self.store);
+        }
+        row
+    }
+
+    /// Along a chain, each rank's prefix; of an exclusive one after everybody has handed on its array.
+    fn prefixes(&self) -> Row {
+        let (len, rate) = (self.array, self.reduce);
+        let hops = |from: Row, busy, ranks: u32| match ranks {
+            0 => from,
+            more => self.row(from, busy, len, rate).later(f64::from(more - 1) * self.hop(len, rate)),
+        };
+        if self.collective == Collective::Scan {
+            return hops(Row::START, 0.0, self.world - 1);
+        }
+        let shift = self.row(Row::START, 0.0, len, self.store);
+        hops(shift, shift.last, self.world - 2)
+    }
+
     fn k_ary(&self, arity: u32, pieces: u32) -> Row {
         let tree = |from, top, count, rate| self.k_ary_below(from, top, arity, (pieces, count), rate);
         let up = |top, count| tree(Row::START, top, count, self.reduce);
@@ -199,6 +236,7 @@ impl Task {
         match self.collective {
             Collective::Broadcast(_) => return down(Row::START, 0, pieces),
             Collective::Reduce(_) => return up(0, pieces),
+            Collective::Scan | Collective::Exscan => return self.prefixes(),
             _ => {}
         }
         // The root sends the first piece while it still receives others, but its child must have sent all of its own.
