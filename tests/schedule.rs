@@ -37,7 +37,12 @@ fn every_schedule_is_right_for_every_world() {
     for algorithm in algorithms() {
         for world in WORLDS {
             for collective in collectives(world).into_iter().filter(|&collective| algorithm.serves(collective)) {
-                proved(algorithm, collective, world);
+                let report = proved(algorithm, collective, world);
+                assert_eq!(
+                    report.scratch,
+                    algorithm.scratch(collective, world),
+                    "{algorithm}, {collective:?}, {world}"
+                );
             }
         }
     }

@@ -135,6 +135,17 @@ impl Algorithm {
         matches!(self, Algorithm::Pairwise | Algorithm::Exchange)
     }
 
+    /// Chunks of temporary memory of the rank that needs most.
+    pub fn scratch(self, collective: Collective, world: u32) -> u32 {
+        use Collective::{AllReduce, Exscan, Reduce, ReduceScatter, Scan};
+        match (self, collective) {
+            (Algorithm::Exchange, AllReduce) if world == 2 => 0,
+            (Algorithm::Exchange, AllReduce | Reduce(_) | Scan | Exscan)
+            | (Algorithm::Pairwise, AllReduce | ReduceScatter | Reduce(_)) => world - 1,
+            _ => 0,
+        }
+    }
+
     fn among_several(self, collective: Collective, rank: Rank, world: u32) -> Option<Schedule> {
         use Algorithm::*;
         use Collective::*;
