@@ -34,7 +34,7 @@ use crate::kernels::{Bytes, Reducer};
 use crate::wait::{Stop, Wait};
 
 pub use board::Boards;
-pub use shards::Shards;
+pub use shards::{Deal, Pieces, Shards};
 pub use words::{Board, Code, Control, PAYLOAD, Place};
 
 use words::{Mark, Progress};

@@ -7,7 +7,7 @@
 //! ```
 //! In rounds, through the staging rings as in `staged`: round k holds the k-th slice of every shard, so that shards are
 //! contiguous although all of them are worked on at the same time. There may be fewer shards than ranks; a rank without one
-//! lends its array and takes the result.
+//! lends its array and takes the result. What is dealt out may as well be any ranges of the array (`Pieces`), such as blocks.
 
 use std::ops::Range;
 
@@ -17,6 +17,18 @@ use crate::wait::{Stop, Wait};
 use super::ring::place;
 use super::words::Place;
 use super::{Direct, Turn, Verdict};
+
+/// What each rank of a host owns of an array.
+pub trait Deal {
+    /// Owners are the first so many ranks.
+    fn owners(&self) -> usize;
+
+    /// How many bytes are `owner`'s.
+    fn bytes(&self, owner: usize) -> usize;
+
+    /// Where bytes `span` of those that are `owner`'s lie in the array.
+    fn pieces(&self, owner: usize, span: Range<usize>) -> impl Iterator<Item = Range<usize>>;
+}
 
 /// How an array of `len` bytes is dealt out to the first `count` ranks of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +44,49 @@ impl Shards {
         let edge = |k: usize| if k >= self.count { self.len } else { self.len.min(k * part) };
         edge(owner)..edge(owner + 1)
     }
+}
 
-    fn longest(&self) -> usize {
-        self.of(0).len()
+impl Deal for Shards {
+    fn owners(&self) -> usize {
+        self.count
+    }
+
+    fn bytes(&self, owner: usize) -> usize {
+        self.of(owner).len()
+    }
+
+    fn pieces(&self, owner: usize, span: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let start = self.of(owner).start;
+        std::iter::once(start + span.start..start + span.end)
     }
 }
 
-/// The slices of all shards that are worked on at the same time.
+/// Any ranges of an array, for each owner his.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pieces(pub Vec<Vec<Range<usize>>>);
+
+impl Deal for Pieces {
+    fn owners(&self) -> usize {
+        self.0.len()
+    }
+
+    fn bytes(&self, owner: usize) -> usize {
+        self.0.get(owner).map_or(0, |ranges| ranges.iter().map(Range::len).sum())
+    }
+
+    fn pieces(&self, owner: usize, span: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let mut before = 0;
+        let within = move |range: &Range<usize>| {
+            let (from, len) = (before, range.len());
+            before += len;
+            let (lo, hi) = (span.start.clamp(from, from + len), span.end.clamp(from, from + len));
+            (lo < hi).then(|| range.start + lo - from..range.start + hi - from)
+        };
+        self.0.get(owner).into_iter().flatten().filter_map(within)
+    }
+}
+
+/// The slices of what all own that are worked on at the same time.
 struct Round {
     number: usize,
     /// Bytes of a slice; the last ones may be shorter or empty.
@@ -48,32 +96,42 @@ struct Round {
 }
 
 impl Round {
-    /// Bytes of the array.
-    fn span(&self, shards: &Shards, owner: usize) -> Range<usize> {
-        let shard = shards.of(owner);
-        let at = |k: usize| shard.end.min(shard.start + k * self.slice);
+    /// Bytes of what `owner` owns.
+    fn span(&self, deal: &impl Deal, owner: usize) -> Range<usize> {
+        let bytes = deal.bytes(owner);
+        let at = |k: usize| bytes.min(k * self.slice);
         at(self.number)..at(self.number + 1)
     }
 
-    /// Where in the rings the slice of `owner`'s shard stands.
+    /// Where in the rings the slice of `owner` stands.
     fn position(&self, owner: usize) -> u64 {
         self.start + (owner * self.slice) as u64
+    }
+
+    /// The pieces of the slice of `owner`: where each stands in the rings, and where in the array.
+    fn pieces(&self, deal: &impl Deal, owner: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+        let mut position = self.position(owner);
+        deal.pieces(owner, self.span(deal, owner)).map(move |piece| {
+            let at = position;
+            position += piece.len() as u64;
+            (at, piece)
+        })
     }
 }
 
 impl Direct {
-    /// Arrives. If all agree, this rank's shard of `dst` = combination of all `src`; the rest of `dst` is not touched.
+    /// Arrives. If all agree, what this rank owns of `dst` = combination of all `src`; the rest of `dst` is not touched.
     pub fn reduce_scatter(
         &mut self,
         turn: &Turn,
         wait: &mut Wait<'_>,
         reducer: &Reducer,
         (dst, src): (Bytes<'_>, Bytes<'_>),
-        shards: &Shards,
+        deal: &impl Deal,
     ) -> Result<Verdict, Stop> {
-        let mut staged = self.slices(0, self.position, shards);
+        let mut staged = self.slices(0, self.position, deal);
         if let Some(first) = &staged {
-            self.stage_slices(first, shards, src, wait)?;
+            self.stage_slices(first, deal, src, wait)?;
         }
         self.arrive(turn, Place { symmetric: None, staged: staged.as_ref().map_or(self.position, |r| r.end) });
         if self.gather(turn, wait)? == Verdict::Differs {
@@ -82,42 +140,44 @@ impl Direct {
         let mut position = self.position;
         while let Some(round) = staged.take() {
             position = round.end;
-            staged = self.slices(round.number + 1, position, shards);
+            staged = self.slices(round.number + 1, position, deal);
             if let Some(next) = &staged {
-                self.stage_slices(next, shards, src, wait)?;
+                self.stage_slices(next, deal, src, wait)?;
                 self.advance(|p| &p.staged, next.end);
             }
-            self.reduce_slice(turn, &round, wait, reducer, (dst, src), shards)?;
+            self.reduce_slice(turn, &round, wait, reducer, (dst, src), deal)?;
             self.advance(|p| &p.read, position);
         }
         self.position = position;
         Ok(Verdict::Agreed)
     }
 
-    /// In a call in which all have arrived: `array` = everybody's shards.
+    /// In a call in which all have arrived: `array` = what everybody owns of it.
     pub fn all_gather(
         &mut self,
         turn: &Turn,
         wait: &mut Wait<'_>,
         array: Bytes<'_>,
-        shards: &Shards,
+        deal: &impl Deal,
     ) -> Result<(), Stop> {
-        let mut staged = self.slices(0, self.position, shards);
+        let mut staged = self.slices(0, self.position, deal);
         if let Some(first) = &staged {
-            self.stage_shard(first, shards, array, wait)?;
+            self.stage_owned(first, deal, array, wait)?;
         }
         let mut position = self.position;
         while let Some(round) = staged.take() {
             position = round.end;
-            staged = self.slices(round.number + 1, position, shards);
+            staged = self.slices(round.number + 1, position, deal);
             if let Some(next) = &staged {
-                self.stage_shard(next, shards, array, wait)?;
+                self.stage_owned(next, deal, array, wait)?;
             }
             for owner in self.others() {
-                let span = round.span(shards, owner);
-                if !span.is_empty() {
-                    self.await_staged(turn, owner, position, wait)?;
-                    kernels::copy(&array[span.clone()], self.boards.ring(owner, round.position(owner), span.len()));
+                if round.span(deal, owner).is_empty() {
+                    continue;
+                }
+                self.await_staged(turn, owner, position, wait)?;
+                for (at, piece) in round.pieces(deal, owner) {
+                    kernels::copy(&array[piece.clone()], self.boards.ring(owner, at, piece.len()));
                 }
             }
             self.advance(|p| &p.read, position);
@@ -131,39 +191,42 @@ impl Direct {
         self.all_wrote(wait)
     }
 
-    fn slices(&self, number: usize, position: u64, shards: &Shards) -> Option<Round> {
-        let slice = (self.tuning.round / self.world).next_multiple_of(64).min(shards.longest().next_multiple_of(64));
-        let (start, end) = place(position, shards.count * slice, self.boards.ring_len());
-        (number * slice < shards.longest()).then_some(Round { number, slice, start, end })
+    fn slices(&self, number: usize, position: u64, deal: &impl Deal) -> Option<Round> {
+        let longest = (0..deal.owners()).map(|owner| deal.bytes(owner)).max().unwrap_or(0);
+        let slice = (self.tuning.round / self.world).next_multiple_of(64).min(longest.next_multiple_of(64));
+        let (start, end) = place(position, deal.owners() * slice, self.boards.ring_len());
+        (number * slice < longest).then_some(Round { number, slice, start, end })
     }
 
     /// Copies what other ranks own into this rank's ring, without announcing it.
     fn stage_slices(
         &mut self,
         round: &Round,
-        shards: &Shards,
+        deal: &impl Deal,
         src: Bytes<'_>,
         wait: &mut Wait<'_>,
     ) -> Result<(), Stop> {
         self.make_room(round.end, wait)?;
         for owner in self.others() {
-            let span = round.span(shards, owner);
-            kernels::copy(self.boards.ring(self.me, round.position(owner), span.len()), &src[span]);
+            for (at, piece) in round.pieces(deal, owner) {
+                kernels::copy(self.boards.ring(self.me, at, piece.len()), &src[piece]);
+            }
         }
         Ok(())
     }
 
     /// Copies what this rank owns into its ring, and says so.
-    fn stage_shard(
+    fn stage_owned(
         &mut self,
         round: &Round,
-        shards: &Shards,
+        deal: &impl Deal,
         array: Bytes<'_>,
         wait: &mut Wait<'_>,
     ) -> Result<(), Stop> {
         self.make_room(round.end, wait)?;
-        let span = round.span(shards, self.me);
-        kernels::copy(self.boards.ring(self.me, round.position(self.me), span.len()), &array[span]);
+        for (at, piece) in round.pieces(deal, self.me) {
+            kernels::copy(self.boards.ring(self.me, at, piece.len()), &array[piece]);
+        }
         self.advance(|p| &p.staged, round.end);
         Ok(())
     }
@@ -175,20 +238,21 @@ impl Direct {
         wait: &mut Wait<'_>,
         reducer: &Reducer,
         (dst, src): (Bytes<'_>, Bytes<'_>),
-        shards: &Shards,
+        deal: &impl Deal,
     ) -> Result<(), Stop> {
-        let span = round.span(shards, self.me);
-        if span.is_empty() {
+        if round.span(deal, self.me).is_empty() {
             return Ok(());
         }
         for rank in self.others() {
             self.await_staged(turn, rank, round.end, wait)?;
         }
-        let source = |rank| match rank == self.me {
-            true => &src[span.clone()],
-            false => self.boards.ring(rank, round.position(self.me), span.len()),
-        };
-        self.sources(source, |sources| reducer.run(&dst[span.clone()], sources));
+        for (at, piece) in round.pieces(deal, self.me) {
+            let source = |rank| match rank == self.me {
+                true => &src[piece.clone()],
+                false => self.boards.ring(rank, at, piece.len()),
+            };
+            self.sources(source, |sources| reducer.run(&dst[piece.clone()], sources));
+        }
         Ok(())
     }
 }
@@ -196,6 +260,17 @@ impl Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_found_wherever_they_lie() {
+        let pieces = Pieces(vec![vec![4..6, 0..0, 9..10, 0..3], vec![]]);
+        assert_eq!((pieces.owners(), pieces.bytes(0), pieces.bytes(1), pieces.bytes(7)), (2, 6, 0, 0));
+        let found = |span: Range<usize>| pieces.pieces(0, span).collect::<Vec<_>>();
+        assert_eq!(found(0..6), [4..6, 9..10, 0..3]);
+        assert_eq!(found(1..4), [5..6, 9..10, 0..1]);
+        assert_eq!(found(3..3), []);
+        assert_eq!(pieces.pieces(1, 0..0).count(), 0);
+    }
 
     #[test]
     fn shards_cover_the_array_once() {
