@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use arx::plan::{self, ALIGN, Frame, Gate, Job, Move, Place, Plan};
+use arx::plan::{self, ALIGN, Area, Frame, Gate, Job, Move, Place, Plan};
 use arx::schedule::{Algorithm, Apply, Buf, Collective, Schedule, Span, Step};
 
 const ALGORITHMS: [Algorithm; 9] = [
@@ -181,9 +181,10 @@ fn places_stay_within_their_memory() {
     for (name, schedule) in schedules() {
         for (elements, tile) in [(0, 8), (1, 8), (23, 24), (23, 1000), (100, 52)] {
             let plan = plan::compile(&schedule, elements * 8, 8, tile);
-            let fits = |place: Place, len| match place.buf {
-                Buf::Data => place.at + len <= elements * 8,
-                Buf::Scratch => place.at.is_multiple_of(64) && place.at + len <= plan.scratch,
+            let fits = |place: Place, len| match place.area {
+                Area::Array => place.at + len <= elements * 8,
+                Area::Source => false,
+                Area::Scratch => place.at.is_multiple_of(64) && place.at + len <= plan.scratch,
             };
             for m in plan.outbound.iter().chain(&plan.inbound) {
                 assert!(fits(m.place, m.len), "{name}: {m:?}");
@@ -200,7 +201,7 @@ fn places_stay_within_their_memory() {
 fn a_ring_is_two_programs() {
     let schedule = Algorithm::Ring.schedule(Collective::AllReduce, 1, 3).expect("served");
     let plan = plan::compile(&schedule, 40, 4, usize::MAX);
-    let data = |at| Place { buf: Buf::Data, at };
+    let data = |at| Place { area: Area::Array, at };
     let behind = |from, len: u64| Gate { from, until: from as u64 + len };
     let send = |at, len, start, gate, head, pad| {
         let job = Job::Send { peer: 2, frame: Frame { head, pad } };
@@ -244,8 +245,8 @@ fn tiles_take_turns_with_the_scratch_memory() {
         })
         .collect();
     let sources = |tile: usize| {
-        let scratch = |k: usize| Place { buf: Buf::Scratch, at: 128 * (tile % 2) + 64 * k };
-        vec![Place { buf: Buf::Data, at: 8 * tile }, scratch(0), scratch(1)]
+        let scratch = |k: usize| Place { area: Area::Scratch, at: 128 * (tile % 2) + 64 * k };
+        vec![Place { area: Area::Array, at: 8 * tile }, scratch(0), scratch(1)]
     };
     assert_eq!(combined, [sources(0), sources(1), sources(2)]);
     // What the first tile has combined is not waited for: nothing of it is sent again.

@@ -45,7 +45,6 @@ impl Kind {
 }
 
 /// What keeps the memory alive.
-#[expect(dead_code, reason = "held, never read")]
 pub enum Owner<'py> {
     Interface(Interface<'py>),
     Object(Bound<'py, PyAny>),

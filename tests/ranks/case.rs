@@ -119,7 +119,7 @@ pub fn reduce(
     limit: Duration,
 ) -> Result<(), Halt> {
     let scratch = Array::new(&vec![0xff; plan.scratch]);
-    let memory = Memory { data: data.bytes(), scratch: scratch.bytes() };
+    let memory = Memory { array: data.bytes(), source: &[], scratch: scratch.bytes() };
     let mut links = std::mem::take(&mut rank.links);
     let call = Call { plan, memory, arithmetic, header };
     let ended = rank.waiting(limit, &mut Plain, |wait| engine::run(&call, &mut links, None, wait));
