@@ -7,7 +7,7 @@ use arx::blocks::Blocks;
 use arx::direct::Verdict;
 use arx::dtype::{DType, ReduceOp};
 use arx::error::Rank;
-use arx::hierarchy::Way;
+use arx::hierarchy::{Announced, Way};
 use arx::kernels::{Bytes, Isa, Reducer};
 use arx::schedule::{Algorithm, Collective};
 use hosts::{Array, Member, bytes_of, job, shapes, value};
@@ -102,12 +102,20 @@ fn all_gather_brings_every_block_to_everybody() {
 fn everybody_learns_how_long_all_blocks_are() {
     everywhere(|member, world| {
         for way in ways(Collective::AllGather) {
-            let mine = 1 + 1000 * member.rank as usize;
-            let lengths = member.session(|session| {
-                assert_eq!(session.arrive()?, Verdict::Agreed);
-                session.lengths(way, mine)
-            });
-            assert_eq!(lengths, (0..world as usize).map(|rank| 1 + 1000 * rank).collect::<Vec<_>>());
+            for length in [|rank: u32| 4 * rank as usize, |_| Announced::SHORT] {
+                let mine = Array::new(&brought(member.rank, 0..length(member.rank) / ELEM));
+                let all = member.session(|session| {
+                    assert_eq!(session.arrive()?, Verdict::Agreed);
+                    session.announce(way, mine.cells())
+                });
+                assert_eq!(all.lengths(), (0..world).map(length).collect::<Vec<_>>());
+                if length(0) == length(1) {
+                    let dst = Array::new(&vec![0; world as usize * Announced::SHORT]);
+                    all.deliver(Announced::SHORT, dst.cells());
+                    let expected = (0..world).flat_map(|rank| brought(rank, 0..Announced::SHORT / ELEM));
+                    assert_eq!(dst.read(), expected.collect::<Vec<_>>());
+                }
+            }
         }
     });
 }
@@ -368,4 +376,39 @@ fn halves_are_rounded_once() {
             assert!(src.read() == before);
         }
     });
+}
+
+/// Where temporary memory is used tile by tile, ranks that need none of it keep in step with those that do.
+#[test]
+fn arrays_of_many_tiles_are_combined() {
+    let len = 500_000;
+    for members in [vec![vec![0], vec![1], vec![2]], vec![vec![0, 2, 4], vec![1], vec![3]]] {
+        let world = members.iter().map(Vec::len).sum::<usize>() as Rank;
+        job(&members, false, |member| {
+            let me = member.rank;
+            let mine = brought(me, 0..len);
+            for way in [Way::Hierarchical(Algorithm::Exchange), Way::Flat(Algorithm::Exchange)] {
+                let (src, dst) = (Array::new(&mine), Array::new(&vec![0; if me == 1 { mine.len() } else { 0 }]));
+                assert_eq!(member.session(|s| s.reduce(way, 1, SUM, dst.cells(), src.cells())), Verdict::Agreed);
+                assert!(me != 1 || dst.read() == summed(0..world, 0..len), "{way:?}");
+            }
+            for collective in [Collective::Scan, Collective::Exscan] {
+                let (src, dst) = (Array::new(&mine), Array::new(&vec![0; mine.len()]));
+                agreed(member, |s| s.scan(collective, Algorithm::Exchange, SUM, (dst.cells(), src.cells())));
+                let ranks = if collective == Collective::Scan { 0..me + 1 } else { 0..me };
+                assert!(dst.read() == summed(ranks, 0..len), "{collective:?}");
+            }
+            let mut counts = vec![7; world as usize];
+            (counts[0], counts[1]) = (len / 2, 0);
+            let edges = edges(&counts);
+            let own = edges[me as usize]..edges[me as usize + 1];
+            for way in [Way::Hierarchical(Algorithm::Pairwise), Way::Flat(Algorithm::Pairwise)] {
+                let (src, dst) = (Array::new(&mine[..edges[world as usize]]), Array::new(&vec![0; own.len()]));
+                let blocks = Blocks::Cut(&edges);
+                let verdict = member.session(|s| s.reduce_scatter(way, SUM, &blocks, (dst.cells(), src.cells())));
+                assert_eq!(verdict, Verdict::Agreed);
+                assert!(dst.read() == summed(0..world, own.start / ELEM..own.end / ELEM), "{way:?}");
+            }
+        });
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::hierarchy::{Hosts, has_order, is_rounded};
+use crate::hierarchy::{Announced, Hosts, has_order, is_rounded};
 use crate::schedule::cost::Model;
 use crate::schedule::{self, Algorithm};
 use crate::select::{self, Choice, Order};
@@ -85,9 +85,9 @@ impl Network {
         choices.into_iter().find(whole).map_or(Algorithm::Exchange, |choice| choice.algorithm)
     }
 
-    /// What is best to tell all ranks a number of each.
-    pub fn lengths(&self, hosts: &Hosts) -> Algorithm {
-        let bytes = size_of::<u64>() * hosts.ranks() as usize;
+    /// What is best for what all ranks announce.
+    pub fn announcement(&self, hosts: &Hosts) -> Algorithm {
+        let bytes = Announced::BYTES * hosts.ranks() as usize;
         select::choices(&self.model, schedule::Collective::AllGather, self.hosts, bytes, Order::Free)[0].algorithm
     }
 

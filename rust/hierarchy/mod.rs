@@ -44,6 +44,7 @@ use crate::schedule::{Algorithm, Collective};
 use crate::wait::Wait;
 
 pub use hosts::Hosts;
+pub use moving::Announced;
 
 /// How a collective is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,8 +20,34 @@ use crate::messages::{Arrays, Cut};
 use crate::plan::{Chunk, Home};
 use crate::schedule::{Algorithm, Collective};
 
-/// How long what each rank brings is, as it is sent.
+/// What a rank announces: how long its block is, and the block, if there is room. A cache line, so that it costs little where
+/// blocks are long, and few bytes need not travel after it.
+const SLOT: usize = 64;
 const WORD: usize = size_of::<u64>();
+
+/// What all ranks have announced.
+#[derive(Debug)]
+pub struct Announced(Vec<Cell<u8>>);
+
+impl Announced {
+    /// Of each rank.
+    pub const BYTES: usize = SLOT;
+    /// Bytes of the longest block that travels with its length.
+    pub const SHORT: usize = SLOT - WORD;
+
+    /// Bytes of each rank's block.
+    pub fn lengths(&self) -> Vec<usize> {
+        let number = |slot: &[Cell<u8>]| u64::from_le_bytes(std::array::from_fn(|i| slot[i].get())) as usize;
+        self.0.chunks_exact(SLOT).map(number).collect()
+    }
+
+    /// Copies everybody's block to `dst`, one after the other, if all are as long as this rank's and short.
+    pub fn deliver(&self, len: usize, dst: Bytes<'_>) {
+        for (block, slot) in dst.chunks_exact(len.max(1)).zip(self.0.chunks_exact(SLOT)) {
+            copy(block, &slot[WORD..WORD + len]);
+        }
+    }
+}
 
 impl Session<'_, '_> {
     /// `dst` = everybody's block; `src` is this rank's, and may lie there already.
@@ -53,14 +79,17 @@ impl Session<'_, '_> {
         self.share(dst, &rows.carried(|host| all || host != here))
     }
 
-    /// How many bytes each rank brings.
-    pub fn lengths(&mut self, way: Way, mine: usize) -> Result<Vec<usize>, Halt> {
-        let count = self.hosts.everybody().size() as usize;
-        let all = vec![Cell::new(0_u8); WORD * count];
-        let own = (mine as u64).to_le_bytes().map(Cell::new);
-        self.all_gather(way, &Blocks::Even { len: WORD, count }, (&all, &own))?;
-        let number = |word: &[Cell<u8>]| u64::from_le_bytes(std::array::from_fn(|i| word[i].get())) as usize;
-        Ok(all.chunks_exact(WORD).map(number).collect())
+    /// Tells everybody how long this rank's block is, and what is in it if it is short.
+    pub fn announce(&mut self, way: Way, src: Bytes<'_>) -> Result<Announced, Halt> {
+        let count = self.hosts.ranks() as usize;
+        let slots = vec![Cell::new(0_u8); SLOT * count];
+        let own = [const { Cell::new(0_u8) }; SLOT];
+        own.iter().zip((src.len() as u64).to_le_bytes()).for_each(|(cell, byte)| cell.set(byte));
+        if src.len() <= Announced::SHORT {
+            copy(&own[WORD..WORD + src.len()], src);
+        }
+        self.all_gather(way, &Blocks::Even { len: SLOT, count }, (&slots, &own))?;
+        Ok(Announced(slots))
     }
 
     /// `dst` of `root` = everybody's block; the others have none. `src` is this rank's block.

@@ -188,8 +188,12 @@ impl Actor {
             }
             Step::Local { dst, srcs, finish } => {
                 let operands: Vec<_> = srcs.iter().map(|src| self.get(*src)).collect();
-                let reducer = if *finish { &arithmetic.last } else { &arithmetic.partial };
-                self.set(*dst, combined(&operands, reducer, arithmetic.count));
+                let value = match &operands[..] {
+                    [only] if !finish => only.clone(),
+                    _ if *finish => combined(&operands, &arithmetic.last, arithmetic.count),
+                    _ => combined(&operands, &arithmetic.partial, arithmetic.count),
+                };
+                self.set(*dst, value);
             }
         }
         true

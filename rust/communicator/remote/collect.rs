@@ -8,7 +8,7 @@
 
 use crate::direct::Verdict;
 use crate::engine::Halt;
-use crate::hierarchy::{Session, Way};
+use crate::hierarchy::{Announced, Session, Way};
 use crate::kernels::Bytes;
 use crate::schedule;
 use crate::wait::Host;
@@ -37,7 +37,7 @@ impl Remote {
         }
         let goal = network::goal(call.collective);
         let way = self.way(call, goal, cut.give.total().max(cut.take.total()));
-        let short = Way::Hierarchical(self.network.lengths(&self.hosts));
+        let first = guesses(call).then(|| Way::Hierarchical(self.network.announcement(&self.hosts)));
         let mut lengths = None;
         self.run(sequence, call, host, |session| match call.collective {
             Collective::Reduce { root, .. } => session.reduce(way, root, call.reduction(), dst, src),
@@ -46,11 +46,11 @@ impl Remote {
                 if session.arrive()? == Verdict::Differs {
                     return Ok(Verdict::Differs);
                 }
-                if guesses(call) {
-                    lengths = others(session.lengths(short, src.len())?, src.len());
-                }
-                if lengths.is_none() {
-                    move_or_scan(session, way, call, cut, (dst, src))?;
+                let guess = first.map_or(Ok(Guess::Right), |first| try_guess(session, first, (dst, src)))?;
+                match guess {
+                    Guess::Wrong(found) => lengths = Some(found),
+                    Guess::Delivered => {}
+                    Guess::Right => move_or_scan(session, way, call, cut, (dst, src))?,
                 }
                 Ok(Verdict::Agreed)
             }
@@ -94,9 +94,27 @@ fn guesses(call: &Call<'_>) -> bool {
     matches!(call.collective, Collective::AllGather { .. } | Collective::Gather { .. }) && call.counts.is_empty()
 }
 
-/// The lengths, if one of them is not `mine`.
-fn others(lengths: Vec<usize>, mine: usize) -> Option<Vec<usize>> {
-    lengths.iter().any(|len| *len != mine).then_some(lengths)
+/// What comes of supposing that all blocks are as long as this rank's.
+enum Guess {
+    /// They are not; their lengths.
+    Wrong(Vec<usize>),
+    Right,
+    /// They are, and so short that they have come with their lengths.
+    Delivered,
+}
+
+/// All ranks come to the same answer.
+fn try_guess(session: &mut Session<'_, '_>, way: Way, (dst, src): Pair<'_>) -> Result<Guess, Halt> {
+    let all = session.announce(way, src)?;
+    let lengths = all.lengths();
+    if lengths.iter().any(|len| *len != src.len()) {
+        return Ok(Guess::Wrong(lengths));
+    }
+    if src.len() > Announced::SHORT {
+        return Ok(Guess::Right);
+    }
+    all.deliver(src.len(), dst);
+    Ok(Guess::Delivered)
 }
 
 /// Whether all ranks know that there is nothing to be moved.
