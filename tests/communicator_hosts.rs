@@ -221,7 +221,7 @@ fn counts_say_how_long_blocks_are() {
         };
         let give = cut_of((0..world).map(|to| count(me, to)).collect());
         let take = cut_of((0..world).map(|from| count(from, me)).collect());
-        let cut = Cut { give: Blocks::Cut(&give), take: Blocks::Cut(&take) };
+        let cut = Cut::new(Blocks::Cut(&give), Blocks::Cut(&take));
         let (src, gets) = (brought(me, 0..give[world] / 4), take[world] / 4);
         let all_to_all = Call { collective: Collective::AllToAll { counts: true }, ..call(Collective::Barrier, &[0]) };
         let exchanged = collect(group, &all_to_all, &cut, &src, gets).expect("all agree");
@@ -236,7 +236,7 @@ fn counts_say_how_long_blocks_are() {
         let (total, own) = (edges[world] / 4, edges[me] / 4..edges[me + 1] / 4);
         let shape = [total];
         let reduce_scatter = Call { counts: &counts, ..call(Collective::ReduceScatter(ReduceOp::Max), &shape) };
-        let cut = Cut { give: Blocks::Cut(&edges), take: even(own.len(), 1) };
+        let cut = Cut::new(Blocks::Cut(&edges), even(own.len(), 1));
         let block = collect(group, &reduce_scatter, &cut, &brought(me, 0..total), own.len()).expect("all agree");
         assert_eq!(block.0, brought(world - 1, own));
     });

@@ -88,6 +88,14 @@ pub struct Cut<'a> {
     pub give: Blocks<'a>,
     /// Of what it gets: a block from each rank, or one.
     pub take: Blocks<'a>,
+    /// Of who gathers: this rank has no room for blocks that are all as long as its own, so that none may come unasked.
+    pub ask: bool,
+}
+
+impl<'a> Cut<'a> {
+    pub fn new(give: Blocks<'a>, take: Blocks<'a>) -> Cut<'a> {
+        Cut { give, take, ask: false }
+    }
 }
 
 /// The type of an array's elements: one that can be reduced, or any other, which can only be moved.

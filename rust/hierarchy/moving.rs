@@ -12,7 +12,7 @@ use std::cell::Cell;
 
 use super::rows::Rows;
 use super::{Session, Way, bytes};
-use crate::blocks::Blocks;
+use crate::blocks::{ASK, Blocks};
 use crate::engine::Halt;
 use crate::error::Rank;
 use crate::kernels::{Bytes, copy};
@@ -35,7 +35,7 @@ impl Announced {
     /// Bytes of the longest block that travels with its length.
     pub const SHORT: usize = SLOT - WORD;
 
-    /// Bytes of each rank's block.
+    /// Bytes of each rank's block, with `ASK` of those that ask.
     pub fn lengths(&self) -> Vec<usize> {
         let number = |slot: &[Cell<u8>]| u64::from_le_bytes(std::array::from_fn(|i| slot[i].get())) as usize;
         self.0.chunks_exact(SLOT).map(number).collect()
@@ -80,11 +80,12 @@ impl Session<'_, '_> {
     }
 
     /// Tells everybody how long this rank's block is, and what is in it if it is short.
-    pub fn announce(&mut self, way: Way, src: Bytes<'_>) -> Result<Announced, Halt> {
+    pub fn announce(&mut self, way: Way, src: Bytes<'_>, ask: bool) -> Result<Announced, Halt> {
         let count = self.hosts.ranks() as usize;
         let slots = vec![Cell::new(0_u8); SLOT * count];
         let own = [const { Cell::new(0_u8) }; SLOT];
-        own.iter().zip((src.len() as u64).to_le_bytes()).for_each(|(cell, byte)| cell.set(byte));
+        let word = (src.len() | if ask { ASK } else { 0 }) as u64;
+        own.iter().zip(word.to_le_bytes()).for_each(|(cell, byte)| cell.set(byte));
         if src.len() <= Announced::SHORT {
             copy(&own[WORD..WORD + src.len()], src);
         }

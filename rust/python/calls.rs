@@ -184,7 +184,7 @@ pub fn gather<'py>(
         }
     };
     let object = if axis == 0 || out.is_some() { object } else { moved(&object, 0, axis)? };
-    Ok(Task { take, fresh: Some(fresh.along(axis)), ..Task::reading(what, Some(input)).into(dst, &object) }.with_room())
+    Ok(Task { take, fresh: Some(fresh.along(axis)), ..Task::reading(what, Some(input)).into(dst, &object) })
 }
 
 /// On the root `x` holds all blocks; elsewhere only the dtype and shape of `out` count.

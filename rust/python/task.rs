@@ -86,7 +86,7 @@ pub enum Target {
     Array(Held),
     /// The same, an array that was made for the call: if it turns out to be too small, another is made.
     Supposed(Held),
-    /// The same, an array that the caller gave and that does not fit if all blocks are as long as this rank's.
+    /// The same, an array that does not fit if all blocks are as long as this rank's: whether they are is asked first.
     Unsure(Held),
     /// Into memory that is made when it is known how much is needed.
     Made,
@@ -134,9 +134,6 @@ impl Job for Task {
         if let Some(lengths) = self.once(communicator, host)? {
             self.fit(lengths, communicator, host)?;
             self.once(communicator, host)?;
-        } else if let Target::Unsure(out) = &self.dst {
-            let text = self.misfit(out, communicator.rank() as usize);
-            return Err(Error::Invalid(text.unwrap_or_default()));
         }
         match (&self.dst, &self.src) {
             (Target::Array(dst) | Target::Supposed(dst), _) | (Target::InPlace, Some(dst)) => dst.unpack(),
@@ -167,7 +164,11 @@ impl Task {
             Collective::AllReduce(_) => communicator.all_reduce(&call, dst, src, host).map(|()| None),
             Collective::Broadcast { root } => communicator.broadcast(&call, root, src, host).map(|()| None),
             Collective::Barrier => communicator.barrier(&call, host).map(|()| None),
-            _ => communicator.collect(&call, &Cut { give: self.give.get(), take: self.take.get() }, (dst, src), host),
+            _ => {
+                let ask = matches!(self.dst, Target::Unsure(_));
+                let cut = Cut { ask, ..Cut::new(self.give.get(), self.take.get()) };
+                communicator.collect(&call, &cut, (dst, src), host)
+            }
         }
     }
 
@@ -186,7 +187,6 @@ impl Task {
 
     fn make_room(&mut self, communicator: &mut Communicator, host: &mut dyn Host) -> Result<()> {
         let total = self.take.get().total();
-        self.made = None;
         let refusal = match &self.dst {
             Target::Array(out) | Target::Unsure(out) => self.misfit(out, communicator.rank() as usize),
             _ => None,
@@ -219,14 +219,6 @@ impl Task {
         misplaced.then(|| "x lies in out, but not where this rank's block belongs".into())
     }
 
-    /// What does not fit goes elsewhere, so that the others need not wait.
-    pub fn with_room(mut self) -> Task {
-        if let Target::Unsure(_) = self.dst {
-            self.made = Some(Packed::new(self.take.get().total()));
-        }
-        self
-    }
-
     /// Asks all ranks how many rows come from them.
     fn learn(&mut self, rows: &Rows, communicator: &mut Communicator, host: &mut dyn Host) -> Result<()> {
         let world = rows.sent.len();
@@ -242,7 +234,7 @@ impl Task {
             ..self.what.call()
         };
         let each = Blocks::Even { len: 8, count: world };
-        communicator.collect(&call, &Cut { give: each, take: each }, (came.bytes(), sent.bytes()), host)?;
+        communicator.collect(&call, &Cut::new(each, each), (came.bytes(), sent.bytes()), host)?;
         let word = |k: usize| {
             let bytes: [u8; 8] = std::array::from_fn(|i| came.bytes()[8 * k + i].get());
             u64::from_ne_bytes(bytes) as usize

@@ -6,6 +6,7 @@
 //! ```
 //! An algorithm that is asked for and does not serve the collective is a wish that cannot be granted; the best one is taken.
 
+use crate::blocks::ASK;
 use crate::direct::Verdict;
 use crate::engine::Halt;
 use crate::hierarchy::{Announced, Session, Way};
@@ -46,7 +47,7 @@ impl Remote {
                 if session.arrive()? == Verdict::Differs {
                     return Ok(Verdict::Differs);
                 }
-                let guess = first.map_or(Ok(Guess::Right), |first| try_guess(session, first, (dst, src)))?;
+                let guess = first.map_or(Ok(Guess::Right), |first| try_guess(session, first, (dst, src), cut.ask))?;
                 match guess {
                     Guess::Wrong(found) => lengths = Some(found),
                     Guess::Delivered => {}
@@ -96,7 +97,7 @@ fn guesses(call: &Call<'_>) -> bool {
 
 /// What comes of supposing that all blocks are as long as this rank's.
 enum Guess {
-    /// They are not; their lengths.
+    /// They are not, or somebody asks; their lengths.
     Wrong(Vec<usize>),
     Right,
     /// They are, and so short that they have come with their lengths.
@@ -104,11 +105,11 @@ enum Guess {
 }
 
 /// All ranks come to the same answer.
-fn try_guess(session: &mut Session<'_, '_>, way: Way, (dst, src): Pair<'_>) -> Result<Guess, Halt> {
-    let all = session.announce(way, src)?;
+fn try_guess(session: &mut Session<'_, '_>, way: Way, (dst, src): Pair<'_>, ask: bool) -> Result<Guess, Halt> {
+    let all = session.announce(way, src, ask)?;
     let lengths = all.lengths();
     if lengths.iter().any(|len| *len != src.len()) {
-        return Ok(Guess::Wrong(lengths));
+        return Ok(Guess::Wrong(lengths.into_iter().map(|len| len & !ASK).collect()));
     }
     if src.len() > Announced::SHORT {
         return Ok(Guess::Right);
