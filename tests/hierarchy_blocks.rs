@@ -106,7 +106,7 @@ fn everybody_learns_how_long_all_blocks_are() {
                 let mine = Array::new(&brought(member.rank, 0..length(member.rank) / ELEM));
                 let all = member.session(|session| {
                     assert_eq!(session.arrive()?, Verdict::Agreed);
-                    session.announce(way, mine.cells())
+                    session.announce(way, mine.cells(), false)
                 });
                 assert_eq!(all.lengths(), (0..world).map(length).collect::<Vec<_>>());
                 if length(0) == length(1) {
