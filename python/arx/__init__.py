@@ -10,8 +10,10 @@ from arx._arx import (
     build_info,
     explain,
     is_initialized,
+    new_group,
     world,
 )
+from arx._groups import Mesh, mesh
 from arx._memory import empty, empty_like, zeros
 from arx._operations import ReduceOp
 from arx._world import init, local_rank, local_size, node_rank, num_nodes, rank, shutdown, size
@@ -36,6 +38,7 @@ __all__ = [
     "Explanation",
     "Group",
     "InitError",
+    "Mesh",
     "MismatchError",
     "PeerLostError",
     "ReduceOp",
@@ -53,6 +56,8 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "mesh",
+    "new_group",
     "node_rank",
     "num_nodes",
     "rank",

@@ -1,5 +1,6 @@
 """The compiled core. Users import these names from `arx`."""
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, final
 
@@ -16,6 +17,7 @@ __all__ = [
     "explain",
     "is_initialized",
     "listen",
+    "new_group",
     "shutdown",
     "world",
 ]
@@ -57,7 +59,10 @@ class Explanation:
 
 @final
 class Group:
-    """Ranks that communicate. Made by `arx.init`; a context manager that shuts the group down."""
+    """Ranks that communicate. Made by `arx.init`, `new_group` and `split`; a context manager that shuts the group down.
+
+    `rank`, roots and peers are numbers in the group; `ranks`, and every error, say the numbers in the world.
+    """
 
     @property
     def rank(self) -> int: ...
@@ -75,6 +80,12 @@ class Group:
     def ranks(self) -> tuple[int, ...]: ...
     @property
     def name(self) -> str: ...
+    def new_group(self, ranks: Iterable[int], *, name: str | None = None) -> Group | None: ...
+    def split(self, color: int | None, key: int | None = None) -> Group | None: ...
+    @property
+    def local(self) -> Group: ...
+    @property
+    def cross(self) -> Group: ...
     def all_reduce(
         self,
         x: _X,
@@ -117,6 +128,7 @@ def broadcast(
 def barrier(*, group: Group | None = None, timeout: float | None = None) -> None: ...
 def explain(x: Any, op: str | None = None, *, group: Group | None = None, algo: str | None = None) -> Explanation: ...
 def build_info() -> dict[str, Any]: ...
+def new_group(ranks: Iterable[int], *, name: str | None = None) -> Group | None: ...
 def listen(address: str | None, iface: str | None, port_range: str | None) -> Listening: ...
 def connect(settings: _Settings) -> Group: ...
 def world() -> Group: ...

@@ -12,16 +12,30 @@ use super::algorithm::Algorithm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
     AllReduce(ReduceOp),
-    Broadcast { root: u32 },
+    Broadcast {
+        root: u32,
+    },
     Barrier,
-    Reduce { op: ReduceOp, root: u32 },
+    Reduce {
+        op: ReduceOp,
+        root: u32,
+    },
     /// Blocks may differ in length along `axis`.
-    AllGather { axis: usize },
-    Gather { root: u32, axis: usize },
-    Scatter { root: u32 },
+    AllGather {
+        axis: usize,
+    },
+    Gather {
+        root: u32,
+        axis: usize,
+    },
+    Scatter {
+        root: u32,
+    },
     ReduceScatter(ReduceOp),
     /// With a count per pair of ranks, or all blocks of the same length.
-    AllToAll { counts: bool },
+    AllToAll {
+        counts: bool,
+    },
     Scan(ReduceOp),
     Exscan(ReduceOp),
 }
@@ -190,7 +204,7 @@ pub fn tuple<T: ToString>(values: &[T]) -> String {
 }
 
 /// One step of a 64-bit hash (splitmix64's finaliser): the same on every rank and machine.
-fn mix(hash: u64, word: u64) -> u64 {
+pub(super) fn mix(hash: u64, word: u64) -> u64 {
     let mut z = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -251,11 +265,8 @@ mod tests {
         ];
         let mut prints: Vec<u64> = calls.iter().map(Call::fingerprint).collect();
         assert_eq!(prints[0], Call { timeout: Some(Duration::from_secs(1)), ..base() }.fingerprint());
-        let gather = |rows: &'static [usize]| Call {
-            collective: Collective::AllGather { axis: 0 },
-            shape: rows,
-            ..base()
-        };
+        let gather =
+            |rows: &'static [usize]| Call { collective: Collective::AllGather { axis: 0 }, shape: rows, ..base() };
         assert_eq!(gather(&[2, 3]).fingerprint(), gather(&[5, 3]).fingerprint(), "blocks may differ in length");
         prints.sort_unstable();
         prints.dedup();

@@ -7,18 +7,24 @@
 //! ```
 //! `call` says what ranks must agree on, `local` is a group on one host, `blame` finds out whose fault a failure is. `&mut self`
 //! everywhere: one collective at a time, by type.
+//!
+//! The group of all is made by meeting (`connect`); `founder` makes others out of its members, each a `Communicator` of its own
+//! with its own sequence of calls, on what the job has in `commons`. Their ranks are those of the group, `roll` says who they are.
 
 mod algorithm;
 mod blame;
 mod call;
+mod commons;
 mod config;
 mod doors;
 mod explain;
+mod founder;
 mod local;
 mod network;
 mod pipes;
 mod probe;
 mod remote;
+mod roll;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -39,7 +45,10 @@ pub use algorithm::Algorithm;
 pub use call::{Call, Collective, Cut, Element, tuple};
 pub use config::{Across, Config};
 pub use explain::Explanation;
+pub use founder::Founder;
+pub use roll::Roll;
 
+use commons::Commons;
 use local::{Fault, Local, Outcome};
 use remote::Remote;
 
@@ -51,9 +60,9 @@ pub struct Communicator {
     /// Calls begun so far.
     sequence: u64,
     closed: Option<Error>,
-    heap: Arc<Heap>,
     hosts: Hosts,
     reach: Reach,
+    founder: Founder,
 }
 
 /// Where the other ranks are.
@@ -72,21 +81,25 @@ impl Communicator {
         let across = config.across.take();
         check_descriptors(config.world)?;
         let all_here = || Hosts::new(vec![(0..config.world).collect()], config.rank);
-        let (reach, hosts, heap) = if config.world == 1 {
+        let (reach, commons) = if config.world == 1 {
             let size = machine::memory().next_multiple_of(2 << 20);
             let segment = Arc::new(Segment::create(size)?.0);
-            (Reach::Alone, all_here(), Heap::new(segment, 0, size, 0))
+            let heap = Arc::new(Heap::new(segment, 0, size, 0));
+            (Reach::Alone, Commons::new(0, all_here(), heap, None, None))
         } else if let Some(across) = across {
-            let (remote, heap) = Remote::connect(&config, across, host)?;
-            let hosts = remote.hosts().clone();
-            (Reach::Hosts(Box::new(remote)), hosts, heap)
+            let (remote, commons) = Remote::connect(&config, across, host)?;
+            (Reach::Hosts(Box::new(remote)), commons)
         } else {
-            let hosts = all_here();
-            let (local, heap) = Local::connect(&config, &hosts, host)?;
-            (Reach::Host(Box::new(local)), hosts, heap)
+            let (local, commons) = Local::connect(&config, &all_here(), host)?;
+            (Reach::Host(Box::new(local)), commons)
         };
-        let (rank, world) = (config.rank, config.world);
-        Ok(Communicator { rank, world, sequence: 0, closed: None, heap: Arc::new(heap), hosts, reach })
+        let hosts = commons.hosts.clone();
+        Ok(Communicator::new(config.rank, hosts, reach, Founder::new(commons, 0, Roll::job(config.world))))
+    }
+
+    fn new(rank: Rank, hosts: Hosts, reach: Reach, founder: Founder) -> Communicator {
+        let world = founder.roll().ranks().len() as u32;
+        Communicator { rank, world, sequence: 0, closed: None, hosts, reach, founder }
     }
 
     pub fn rank(&self) -> Rank {
@@ -95,6 +108,16 @@ impl Communicator {
 
     pub fn world(&self) -> u32 {
         self.world
+    }
+
+    /// Who the members are.
+    pub fn roll(&self) -> &Roll {
+        self.founder.roll()
+    }
+
+    /// What makes other groups out of the members of this one.
+    pub fn founder(&self) -> &Founder {
+        &self.founder
     }
 
     /// Which ranks share which host.
@@ -162,7 +185,7 @@ impl Communicator {
     pub fn allocate(&self, len: usize) -> Result<Block> {
         // After a time-out a slow rank may still write into an array that has been freed since.
         self.ensure_open()?;
-        self.heap.allocate(len).ok_or_else(|| {
+        self.founder.commons().heap.allocate(len).ok_or_else(|| {
             Error::NoMemory(format!("the shared heap of rank {} has no room for an array of {len} bytes", self.rank))
         })
     }
@@ -270,9 +293,10 @@ impl Communicator {
     fn close(&mut self, call: &Call<'_>, error: Error) -> Error {
         self.closed = Some(match &error {
             Error::Interrupted => Error::Aborted(format!(
-                "the group is closed: this rank ({}) was interrupted in call #{} {}",
-                self.rank,
+                "the group is closed: this rank ({}) was interrupted in call #{}{} {}",
+                self.roll().of(self.rank),
                 self.sequence,
+                self.roll().of_group(),
                 call.describe()
             )),
             other => other.clone(),
@@ -281,7 +305,7 @@ impl Communicator {
     }
 
     fn ensure_open(&self) -> Result<()> {
-        self.closed.clone().map_or(Ok(()), Err)
+        self.closed.clone().map_or_else(|| self.founder.commons().ensure_open(), Err)
     }
 
     /// Leaves the group, because the program wants to or because an exception makes it. Others who still need this rank
@@ -290,11 +314,12 @@ impl Communicator {
         match &mut self.reach {
             Reach::Alone => {}
             Reach::Host(local) => local.shutdown(raised),
-            Reach::Hosts(remote) => {
-                remote.shutdown(raised);
-                // Links and control connections close with it.
-                self.reach = Reach::Alone;
-            }
+            Reach::Hosts(remote) => remote.shutdown(raised),
+        }
+        // Links close, and the memory of a group within the job is given back.
+        self.reach = Reach::Alone;
+        if self.roll().is_job() {
+            self.founder.commons().shut();
         }
         self.closed.get_or_insert_with(|| Error::Init("the group has been shut down".into()));
     }

@@ -35,7 +35,8 @@ impl Pipes {
         let other = self.ranks.iter().position(|rank| *rank == peer)?;
         let ring = |reader, writer| {
             let (offset, len) = self.layout.pipe_of(reader, writer);
-            Ring::new(Arc::clone(&self.segment), offset, len - Ring::size(0), offset_of!(Control, bell))
+            let bell = self.layout.base + offset_of!(Control, bell);
+            Ring::new(Arc::clone(&self.segment), offset, len - Ring::size(0), bell)
         };
         Some(Link {
             tx: Box::new(Writer::new(ring(other, self.place), peer)),

@@ -13,8 +13,9 @@ use super::arrays::{Array, Packed};
 use super::explanation::Explanation;
 use super::host::{Attached, Detached, detach};
 use super::memory::Block;
+use super::subgroups::{self, Kin};
 use super::world;
-use crate::communicator::{Algorithm, Call, Collective, Communicator, Hosts};
+use crate::communicator::{Algorithm, Call, Collective, Communicator, Founder, Hosts};
 use crate::dtype::ReduceOp;
 use crate::error::Error;
 use crate::wait::Host;
@@ -22,19 +23,24 @@ use crate::wait::Host;
 /// Above this many bytes the GIL is released for the whole call; below, only while waiting (a release costs 0.1 us).
 const LONG: usize = 16 << 10;
 
-/// Ranks that communicate. Made by `arx.init`; a context manager that shuts the group down.
+/// Ranks that communicate. Made by `arx.init`, `arx.new_group` and `split`; a context manager that shuts the group down.
+///
+/// `rank`, roots and peers are numbers in the group; `ranks`, and every error, say the numbers in the world.
 #[pyclass(frozen, module = "arx")]
 pub struct Group {
-    communicator: Mutex<Communicator>,
-    rank: u32,
-    size: u32,
+    pub(super) communicator: Mutex<Communicator>,
+    pub(super) rank: u32,
+    pub(super) size: u32,
     /// `world::forks` when it was made.
     forks: u32,
     hosts: Hosts,
     /// To be closed in a forked child.
     descriptors: Vec<RawFd>,
     /// Of calls that name none.
-    algorithm: Algorithm,
+    pub(super) algorithm: Algorithm,
+    /// What makes other groups of its members, also during a call.
+    pub(super) founder: Founder,
+    pub(super) kin: Kin,
 }
 
 impl Group {
@@ -42,6 +48,8 @@ impl Group {
         let (rank, size) = (communicator.rank(), communicator.world());
         let (hosts, descriptors) = (communicator.hosts().clone(), communicator.descriptors());
         Group {
+            founder: communicator.founder().clone(),
+            kin: Kin::default(),
             communicator: Mutex::new(communicator),
             rank,
             size,
@@ -55,11 +63,15 @@ impl Group {
     pub fn descriptors(&self) -> Vec<RawFd> {
         self.descriptors.clone()
     }
+
+    pub(super) fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
 }
 
 impl Group {
     /// Whether this process is a fork of the rank that made the group.
-    fn is_inherited(&self) -> bool {
+    pub(super) fn is_inherited(&self) -> bool {
         self.forks != world::forks()
     }
 
@@ -83,7 +95,7 @@ impl Group {
         }
     }
 
-    fn lock(&self) -> PyResult<MutexGuard<'_, Communicator>> {
+    pub(super) fn refuse_heir(&self) -> PyResult<()> {
         if self.is_inherited() {
             return Err(Error::Init(format!(
                 "process {} was forked from rank {} after arx.init: it may not communicate in that group. Start child \
@@ -93,6 +105,11 @@ impl Group {
             ))
             .into());
         }
+        Ok(())
+    }
+
+    pub(super) fn lock(&self) -> PyResult<MutexGuard<'_, Communicator>> {
+        self.refuse_heir()?;
         match self.communicator.try_lock() {
             Ok(communicator) => Ok(communicator),
             Err(TryLockError::Poisoned(broken)) => Ok(broken.into_inner()),
@@ -106,7 +123,7 @@ impl Group {
 
     /// Runs `checks`; if they refuse, the other ranks are told, so that they raise too instead of waiting.
     #[inline]
-    fn checked<'py, T>(
+    pub(super) fn checked<'py, T>(
         &self,
         py: Python<'py>,
         communicator: &mut Communicator,
@@ -132,7 +149,11 @@ impl Group {
 }
 
 /// Runs `work` with the GIL held or, for a long call, released.
-fn perform(py: Python<'_>, long: bool, work: impl FnOnce(&mut dyn Host) -> Result<(), Error>) -> PyResult<()> {
+pub(super) fn perform(
+    py: Python<'_>,
+    long: bool,
+    work: impl FnOnce(&mut dyn Host) -> Result<(), Error>,
+) -> PyResult<()> {
     let (result, raised) = if long {
         detach(py, || {
             let mut host = Detached::default();
@@ -190,13 +211,50 @@ impl Group {
     /// World ranks of the members, in group order.
     #[getter]
     fn ranks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, 0..self.size)
+        PyTuple::new(py, self.founder.roll().ranks())
     }
 
     /// What errors call the group.
     #[getter]
-    fn name(&self) -> &'static str {
-        "world"
+    fn name(&self) -> &str {
+        self.founder.roll().name()
+    }
+
+    /// As the function `arx.new_group`, with ranks of this group.
+    #[pyo3(signature = (ranks, *, name = None))]
+    pub fn new_group<'py>(
+        &self,
+        ranks: Bound<'py, PyAny>,
+        name: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, Group>>> {
+        subgroups::new_group(self, ranks, name)
+    }
+
+    /// One group for each `color`, an integer, of the members that pass it, ordered by `key` and then by rank. All members
+    /// call it; who passes None is in no group and gets None. It counts as one call.
+    ///
+    /// MPI: MPI_Comm_split (MPI 4.1, section 7.4.2).
+    #[pyo3(signature = (color, key = None))]
+    fn split<'py>(
+        &self,
+        py: Python<'py>,
+        color: Option<Bound<'py, PyAny>>,
+        key: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, Group>>> {
+        subgroups::split(self, py, color, key)
+    }
+
+    /// The group of the members on this host. Made when it is first asked for, by all of them.
+    #[getter]
+    fn local<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Group>> {
+        subgroups::local(self, py)
+    }
+
+    /// The group of the members that have the same `local_rank`, one on each host that has so many. Made when it is first
+    /// asked for, by all of them.
+    #[getter]
+    fn cross<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Group>> {
+        subgroups::cross(self, py)
     }
 
     /// As the function `arx.all_reduce`, in this group.
@@ -286,7 +344,7 @@ impl Group {
     }
 
     fn __repr__(&self) -> String {
-        format!("<arx.Group 'world': rank {} of {}>", self.rank, self.size)
+        format!("<arx.Group '{}': rank {} of {}>", self.name(), self.rank, self.size)
     }
 }
 

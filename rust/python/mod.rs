@@ -14,6 +14,7 @@ mod interface;
 mod listening;
 mod memory;
 mod strided;
+mod subgroups;
 mod world;
 
 use pyo3::prelude::*;
@@ -45,6 +46,7 @@ fn _arx(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(collectives::barrier, m)?)?;
     m.add_function(wrap_pyfunction!(collectives::explain, m)?)?;
     m.add_function(wrap_pyfunction!(listening::listen, m)?)?;
+    m.add_function(wrap_pyfunction!(subgroups::new_group_of_world, m)?)?;
     m.add_class::<explanation::Explanation>()?;
     m.add_class::<group::Group>()?;
     m.add_class::<listening::Listening>()?;
