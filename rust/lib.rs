@@ -64,6 +64,8 @@ pub mod messages;
 #[cfg(not(loom))]
 pub mod plan;
 #[cfg(not(loom))]
+pub mod post;
+#[cfg(not(loom))]
 pub mod rendezvous;
 #[cfg(not(loom))]
 pub mod schedule;

@@ -2,8 +2,10 @@
 
 from arx import functional
 from arx._arx import (
+    ANY,
     Explanation,
     Group,
+    Status,
     all_reduce,
     barrier,
     broadcast,
@@ -11,6 +13,9 @@ from arx._arx import (
     explain,
     is_initialized,
     new_group,
+    recv,
+    send,
+    sendrecv,
     world,
 )
 from arx._groups import Mesh, mesh
@@ -31,6 +36,7 @@ from arx.errors import (
 __version__: str = build_info()["version"]
 
 __all__ = [
+    "ANY",
     "AbortedError",
     "ArxError",
     "AuthError",
@@ -43,6 +49,7 @@ __all__ = [
     "PeerLostError",
     "ReduceOp",
     "RendezvousError",
+    "Status",
     "__version__",
     "all_reduce",
     "barrier",
@@ -61,6 +68,9 @@ __all__ = [
     "node_rank",
     "num_nodes",
     "rank",
+    "recv",
+    "send",
+    "sendrecv",
     "shutdown",
     "size",
     "world",

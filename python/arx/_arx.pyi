@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, final
+from typing import Any, Final, Self, TypedDict, TypeVar, final
 
 __all__ = [
+    "ANY",
     "Explanation",
     "Group",
     "Listening",
+    "Status",
     "_after_fork_in_child",
     "all_reduce",
     "barrier",
@@ -18,6 +20,9 @@ __all__ = [
     "is_initialized",
     "listen",
     "new_group",
+    "recv",
+    "send",
+    "sendrecv",
     "shutdown",
     "world",
 ]
@@ -56,6 +61,24 @@ class Explanation:
     def seconds(self) -> float | None: ...
     @property
     def candidates(self) -> dict[str, float]: ...
+
+@final
+class _Any:
+    """Any rank, or any tag."""
+
+ANY: Final[_Any]
+
+@final
+class Status:
+    """What has been received: from whom, with which tag, and how many bytes."""
+
+    @property
+    def source(self) -> int: ...
+    @property
+    def tag(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def count(self, dtype: Any) -> int: ...
 
 @final
 class Group:
@@ -100,6 +123,26 @@ class Group:
         self, x: _X, root: int | None = None, *, timeout: float | None = None, name: str | None = None
     ) -> _X: ...
     def barrier(self, *, timeout: float | None = None) -> None: ...
+    def send(self, x: Any, dst: int, *, tag: int | None = None, timeout: float | None = None) -> None: ...
+    def recv(
+        self,
+        out: Any,
+        src: int | _Any | None = None,
+        *,
+        tag: int | _Any | None = None,
+        timeout: float | None = None,
+    ) -> Status: ...
+    def sendrecv(
+        self,
+        x: Any,
+        dst: int,
+        out: Any,
+        src: int | _Any | None = None,
+        *,
+        tag: int | None = None,
+        recv_tag: int | _Any | None = None,
+        timeout: float | None = None,
+    ) -> Status: ...
     def explain(self, x: Any, op: str | None = None, *, algo: str | None = None) -> Explanation: ...
     def shutdown(self) -> None: ...
     def _survey(self, rounds: int) -> list[float] | None: ...
@@ -126,6 +169,28 @@ def broadcast(
     x: _X, root: int | None = None, *, group: Group | None = None, timeout: float | None = None, name: str | None = None
 ) -> _X: ...
 def barrier(*, group: Group | None = None, timeout: float | None = None) -> None: ...
+def send(
+    x: Any, dst: int, *, tag: int | None = None, group: Group | None = None, timeout: float | None = None
+) -> None: ...
+def recv(
+    out: Any,
+    src: int | _Any | None = None,
+    *,
+    tag: int | _Any | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+) -> Status: ...
+def sendrecv(
+    x: Any,
+    dst: int,
+    out: Any,
+    src: int | _Any | None = None,
+    *,
+    tag: int | None = None,
+    recv_tag: int | _Any | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+) -> Status: ...
 def explain(x: Any, op: str | None = None, *, group: Group | None = None, algo: str | None = None) -> Explanation: ...
 def build_info() -> dict[str, Any]: ...
 def new_group(ranks: Iterable[int], *, name: str | None = None) -> Group | None: ...

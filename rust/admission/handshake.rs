@@ -95,6 +95,8 @@ pub enum Channel {
     Data(u16),
     /// The same in another group.
     Group(GroupId, u16),
+    /// Carries what the rank that calls sends the other outside collectives.
+    Post(GroupId),
 }
 
 impl Channel {
@@ -103,13 +105,14 @@ impl Channel {
             Channel::Control => 0,
             Channel::Data(stream) => 1 << 16 | u32::from(stream),
             Channel::Group(_, stream) => 2 << 16 | u32::from(stream),
+            Channel::Post(_) => 3 << 16,
         }
     }
 
     /// The group of all, unless it says another.
     pub fn group(self) -> GroupId {
         match self {
-            Channel::Group(group, _) => group,
+            Channel::Group(group, _) | Channel::Post(group) => group,
             Channel::Control | Channel::Data(_) => GroupId::default(),
         }
     }
@@ -120,6 +123,7 @@ impl Channel {
             (0, 0) if of_all => Some(Channel::Control),
             (1, stream) if of_all => Some(Channel::Data(stream)),
             (2, stream) if !of_all => Some(Channel::Group(group, stream)),
+            (3, 0) => Some(Channel::Post(group)),
             _ => None,
         }
     }

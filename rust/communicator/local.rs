@@ -27,6 +27,7 @@ use super::call::{Call, Cut};
 use super::commons::{CONTROL, Commons, Lease, Node, REGION};
 use super::config::{self, Config, Manner};
 use super::founder::Share;
+use super::mail::{self, Mail};
 use super::pipes::Pipes;
 use super::roll::Roll;
 
@@ -40,6 +41,8 @@ pub(super) struct Local {
     manner: Manner,
     /// Refused calls in a row that nobody has been waited for.
     refusals: u64,
+    /// For what is sent outside collectives.
+    pipes: Pipes,
     /// Of the group of all: dropped, and so joined, when the group is left.
     watcher: Option<Watcher>,
     /// Number of rank 0's socket, which the watcher holds.
@@ -110,7 +113,8 @@ impl Local {
             timeout: config.timeout,
         };
         let shared = Shared::join(&job, config, host)?;
-        let messages = Messages::new(config.world as usize, Box::new(shared.pipes(hosts)));
+        let pipes = shared.pipes(hosts);
+        let messages = Messages::new(config.world as usize, Box::new(pipes.clone()));
         let Shared { node, direct, heap, listener } = shared;
         let roster = node.roster.clone();
         let socket = listener.as_ref().map(AsRawFd::as_raw_fd);
@@ -130,6 +134,7 @@ impl Local {
             roster,
             manner: node.manner,
             refusals: 0,
+            pipes,
             watcher: Some(watcher),
             socket,
             _lease: None,
@@ -140,7 +145,7 @@ impl Local {
     /// A group within the job.
     pub fn of_group(share: Share, (rank, roll): (Rank, &Roll), hosts: &Hosts, manner: Manner) -> Local {
         let Share { roster, direct, pipes, lease } = share;
-        let messages = Messages::new(hosts.mine().1.len(), Box::new(pipes));
+        let messages = Messages::new(hosts.mine().1.len(), Box::new(pipes.clone()));
         Local {
             rank,
             roll: roll.clone(),
@@ -148,6 +153,7 @@ impl Local {
             roster,
             manner,
             refusals: 0,
+            pipes,
             watcher: None,
             socket: None,
             _lease: Some(lease),
@@ -320,7 +326,13 @@ impl Local {
         error
     }
 
-    fn leave(&mut self, state: State, missing: &[Rank]) {
+    /// What sends and receives outside collectives.
+    pub fn mail(&self) -> Mail {
+        let reach = mail::Reach::Host(self.roster.clone());
+        Mail::new((self.rank, &self.roll), self.paths.direct.boards().clone(), &self.pipes, self.manner, reach)
+    }
+
+    pub fn leave(&mut self, state: State, missing: &[Rank]) {
         if self.roster.leave(self.rank, state, missing) {
             let control = self.paths.direct.boards().control();
             raise(&control.alarm, &control.bell);

@@ -20,6 +20,7 @@ mod doors;
 mod explain;
 mod founder;
 mod local;
+mod mail;
 mod network;
 mod pipes;
 mod probe;
@@ -28,6 +29,7 @@ mod roll;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::arena::Segment;
 use crate::arena::heap::{Block, Heap};
@@ -40,16 +42,20 @@ use crate::wait::Host;
 pub use crate::admission::Network;
 pub use crate::admission::address::Master;
 pub use crate::hierarchy::Hosts;
+pub use crate::post::{Status, Tag};
 pub use crate::rendezvous::Listening;
 pub use algorithm::Algorithm;
 pub use call::{Call, Collective, Cut, Element, tuple};
 pub use config::{Across, Config};
 pub use explain::Explanation;
 pub use founder::Founder;
+pub use mail::{Exchange, Give, Take};
 pub use roll::Roll;
 
 use commons::Commons;
+use config::Manner;
 use local::{Fault, Local, Outcome};
+use mail::Mail;
 use remote::Remote;
 
 /// A group as one rank sees it.
@@ -61,9 +67,14 @@ pub struct Communicator {
     sequence: u64,
     closed: Option<Error>,
     hosts: Hosts,
+    /// What sends and receives outside collectives, once that is done; it uses what `reach` holds.
+    mail: Option<Box<Mail>>,
     reach: Reach,
     founder: Founder,
 }
+
+/// Of a rank that waits for nobody.
+const ALONE: Manner = Manner { spin: Duration::ZERO, timeout: Duration::MAX };
 
 /// Where the other ranks are.
 #[derive(Debug)]
@@ -99,7 +110,7 @@ impl Communicator {
 
     fn new(rank: Rank, hosts: Hosts, reach: Reach, founder: Founder) -> Communicator {
         let world = founder.roll().ranks().len() as u32;
-        Communicator { rank, world, sequence: 0, closed: None, hosts, reach, founder }
+        Communicator { rank, world, sequence: 0, closed: None, hosts, mail: None, reach, founder }
     }
 
     pub fn rank(&self) -> Rank {
@@ -246,6 +257,39 @@ impl Communicator {
         self.end(call, outcome).map(|()| lengths)
     }
 
+    /// Sends, receives, or both: between two ranks, while the others do what they like.
+    pub fn exchange(&mut self, call: &Exchange<'_>, host: &mut dyn Host) -> Result<Option<Status>> {
+        self.ensure_open()?;
+        let Communicator { mail, reach, rank, founder, .. } = self;
+        let mail = mail.get_or_insert_with(|| {
+            Box::new(match reach {
+                Reach::Alone => Mail::alone((*rank, founder.roll()), ALONE),
+                Reach::Host(local) => local.mail(),
+                Reach::Hosts(remote) => remote.mail(),
+            })
+        });
+        mail.run(self.sequence + 1, call, host).map_err(|fault| self.fail(fault))
+    }
+
+    #[cold]
+    fn fail(&mut self, mail::Fault { leave, error }: mail::Fault) -> Error {
+        let Some((state, missing)) = leave else { return error };
+        match &mut self.reach {
+            Reach::Alone => {}
+            Reach::Host(local) => local.leave(state, &missing),
+            Reach::Hosts(remote) => remote.leave(state),
+        }
+        self.closed = Some(match &error {
+            Error::Interrupted => Error::Aborted(format!(
+                "the group is closed: this rank ({}) was interrupted while it sent or received{}",
+                self.roll().of(self.rank),
+                self.roll().of_group()
+            )),
+            other => other.clone(),
+        });
+        error
+    }
+
     /// Returns when every rank has called it.
     pub fn barrier(&mut self, call: &Call<'_>, host: &mut dyn Host) -> Result<()> {
         self.ensure_open()?;
@@ -316,6 +360,7 @@ impl Communicator {
             Reach::Host(local) => local.shutdown(raised),
             Reach::Hosts(remote) => remote.shutdown(raised),
         }
+        self.mail = None;
         // Links close, and the memory of a group within the job is given back.
         self.reach = Reach::Alone;
         if self.roll().is_job() {

@@ -28,7 +28,9 @@ use super::config::{Across, Config, Manner, STREAMS};
 use super::doors::Doors;
 use super::founder::Share;
 use super::local::{Fault, Outcome, Shared};
+use super::mail::{self, Mail};
 use super::network::{self, Network};
+use super::pipes::Pipes;
 use super::probe::Probe;
 use super::roll::Roll;
 
@@ -51,6 +53,9 @@ pub(super) struct Remote {
     /// For halves that travel as float32.
     wide: Vec<Cell<u8>>,
     manner: Manner,
+    /// For what is sent outside collectives, to ranks of this host.
+    pipes: Pipes,
+    me: Rank,
     /// Of a group within the job; the last to be dropped, since it gives the memory back.
     _lease: Option<Lease>,
 }
@@ -75,7 +80,7 @@ impl Remote {
         node.manner = config.manner(is_crowd(&contacts));
         let control = Arc::new(Control::start(contacts, watch(&node, hosts.mine().1))?);
         let roll = Roll::job(config.world);
-        let doors = Doors::new(config.rank, roll.clone(), pipes, Arc::clone(&control), streams);
+        let doors = Doors::new(config.rank, roll.clone(), pipes.clone(), Arc::clone(&control), streams);
         let mut remote = Remote {
             roll,
             network: Network::new(network::of_words([0.0; 4]), &hosts),
@@ -85,6 +90,8 @@ impl Remote {
             control: Arc::clone(&control),
             wide: Vec::new(),
             manner: node.manner,
+            pipes,
+            me: config.rank,
             _lease: None,
         };
         remote.survey(0, told, 1, host)?;
@@ -100,7 +107,7 @@ impl Remote {
         let plane = commons.plane.as_ref().expect("ranks on several hosts have a control plane");
         let group = Group { id, ranks: roll.ranks().into(), name: roll.name().into() };
         let control = Arc::new(plane.control.of_group(&group));
-        let doors = Doors::new(me, roll.clone(), pipes, Arc::clone(&control), plane.streams);
+        let doors = Doors::new(me, roll.clone(), pipes.clone(), Arc::clone(&control), plane.streams);
         Remote {
             roll: roll.clone(),
             network: Network::new(plane.model, hosts),
@@ -110,6 +117,8 @@ impl Remote {
             control,
             wide: Vec::new(),
             manner: commons.node().manner,
+            pipes,
+            me,
             _lease: Some(lease),
         }
     }
@@ -293,9 +302,19 @@ impl Remote {
         ))
     }
 
+    /// What sends and receives outside collectives.
+    pub fn mail(&self) -> Mail {
+        let reach = mail::Reach::Hosts(Arc::clone(&self.control));
+        Mail::new((self.me, &self.roll), self.direct.boards().clone(), &self.pipes, self.manner, reach)
+    }
+
+    pub fn leave(&self, state: State) {
+        self.control.leave(state);
+    }
+
     /// Leaves the group; others who still need this rank are told at once.
     pub fn shutdown(&mut self, raised: bool) {
-        self.control.leave(if raised { State::Raised } else { State::Finished });
+        self.leave(if raised { State::Raised } else { State::Finished });
     }
 }
 

@@ -266,10 +266,34 @@ impl Control {
         self.desk().take(self.id(), rank, count)
     }
 
+    /// Ranks that have opened a connection to send this one something, since this was asked last.
+    pub fn take_posts(&self) -> Vec<(Rank, OwnedFd)> {
+        self.desk().take_posts(self.id())
+    }
+
+    /// How many such connections have come in so far, for whatever group.
+    pub fn posts(&self) -> u64 {
+        self.desk().posts()
+    }
+
+    /// Whether a rank has left the group, or the job.
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.seat.left().iter().any(|left| left.rank == rank)
+    }
+
+    /// Opens a connection by which this rank sends another one something.
+    pub fn dial_post(&self, rank: Rank, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
+        self.call(rank, Channel::Post(self.id()), until, host)
+    }
+
     /// Opens one stream to a lower rank.
     pub fn dial(&self, rank: Rank, stream: u16, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
-        let Office { me, members, key, network, silence, .. } = &*self.office;
         let channel = if self.id().is_job() { Channel::Data(stream) } else { Channel::Group(self.id(), stream) };
+        self.call(rank, channel, until, host)
+    }
+
+    fn call(&self, rank: Rank, channel: Channel, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
+        let Office { me, members, key, network, silence, .. } = &*self.office;
         let claim = Claim { from: *me, to: rank, channel };
         let stop = || self.verdict().is_some();
         let call = Dial { key, claim, network, until, stop: &stop };

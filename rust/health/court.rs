@@ -123,11 +123,12 @@ mod tests {
     }
 
     fn verdicts(out: &[Letter]) -> Vec<(GroupId, &Verdict)> {
-        let verdict = |letter: &'_ Letter| match &letter.news {
-            News::Verdict(verdict) => Some((letter.group.id, verdict)),
-            _ => None,
-        };
-        out.iter().filter_map(verdict).collect()
+        out.iter()
+            .filter_map(|letter| match &letter.news {
+                News::Verdict(verdict) => Some((letter.group.id, verdict)),
+                _ => None,
+            })
+            .collect()
     }
 
     #[test]

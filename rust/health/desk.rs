@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::admission::GroupId;
 use crate::error::{Error, Rank, Result};
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 
 use super::news::{Letter, News};
 use super::roster::State;
@@ -24,8 +24,13 @@ use super::verdict::{Kind, Left, Verdict};
 /// told who has left the job since.
 pub(super) type Raise = Box<dyn Fn(&[(Rank, State)]) + Send + Sync>;
 
+/// In place of a stream's number: the connection by which a rank sends this one what is no part of a collective.
+pub(super) const POST: u16 = u16::MAX;
+
 pub(super) struct Desk {
     pub strangers: AtomicU64,
+    /// Connections for sending that have come in so far.
+    posts: AtomicU64,
     papers: Mutex<Papers>,
     /// Written by calls, read by the control thread.
     pub wake: OwnedFd,
@@ -86,6 +91,7 @@ impl Desk {
         };
         Ok(Desk {
             strangers: AtomicU64::new(0),
+            posts: AtomicU64::new(0),
             papers: Mutex::new(Papers::default()),
             wake: bell()?,
             alert: bell()?,
@@ -154,6 +160,18 @@ impl Desk {
         Some(streams.collect())
     }
 
+    pub fn posts(&self) -> u64 {
+        self.posts.load(Ordering::Acquire)
+    }
+
+    /// Ranks of a group from which connections for sending have come in since.
+    pub fn take_posts(&self, group: GroupId) -> Vec<(Rank, OwnedFd)> {
+        let mut papers = self.papers();
+        let range = (group, 0, 0)..=(group, Rank::MAX, POST);
+        let posts = papers.streams.range_mut(range).filter(|((.., stream), _)| *stream == POST);
+        posts.filter_map(|((_, rank, _), socket)| Some((*rank, socket.take()?))).collect()
+    }
+
     // What the control thread does.
 
     pub fn outgoing(&self) -> (Vec<Letter>, bool) {
@@ -216,6 +234,8 @@ impl Desk {
         }
         papers.streams.insert((group, rank, stream), Some(socket));
         drop(papers);
+        // publishes: that it is there to be taken
+        self.posts.fetch_add(u64::from(stream == POST), Ordering::Release);
         ring(&self.alert);
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::transport::tcp;
 
 use super::contacts::Contacts;
 use super::court::Court;
-use super::desk::{Desk, calm};
+use super::desk::{Desk, POST, calm};
 use super::news::{Letter, News};
 use super::seat::Group;
 use super::verdict::{Kind, Verdict};
@@ -197,16 +197,24 @@ impl Operator {
         let Contacts { me, members, porch, silence, refuse, job, .. } = &mut self.contacts;
         let Arrival { claim, socket, from } = arrival;
         let known = members.get(claim.from as usize);
-        match (claim.channel, known) {
-            // Of two ranks the higher one calls.
-            (Channel::Data(stream) | Channel::Group(_, stream), Some(_)) if claim.from > *me && stream < STREAMS => {
+        let stream = match claim.channel {
+            // Of two ranks the higher one calls,
+            Channel::Data(stream) | Channel::Group(_, stream) => {
+                (stream < STREAMS && claim.from > *me).then_some(stream)
+            }
+            // but whoever has something to send calls by itself.
+            Channel::Post(_) => Some(POST),
+            Channel::Control => None,
+        };
+        match (claim.channel, stream, known) {
+            (channel, Some(stream), Some(_)) => {
                 if tcp::prepare(&socket, *silence).is_err() {
                     porch.turn_away(from, "it left at once");
-                } else if self.desk.put(claim.channel.group(), claim.from, stream, socket).is_err() {
+                } else if self.desk.put(channel.group(), claim.from, stream, socket).is_err() {
                     porch.turn_away(from, "there is such a connection already, or this rank has left the group");
                 }
             }
-            (Channel::Control, Some(member)) if *me == 0 => {
+            (Channel::Control, _, Some(member)) if *me == 0 => {
                 let why = format!(
                     "rank {} of job '{job}' is already taken by {member}. Did a child process inherit the environment of a rank, or \
                      was the script started twice with one ARX_JOB_ID?",

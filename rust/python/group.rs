@@ -13,6 +13,7 @@ use super::arrays::{Array, Packed};
 use super::explanation::Explanation;
 use super::host::{Attached, Detached, detach};
 use super::memory::Block;
+use super::post::{self, Incoming, Outgoing};
 use super::subgroups::{self, Kin};
 use super::world;
 use crate::communicator::{Algorithm, Call, Collective, Communicator, Founder, Hosts};
@@ -21,7 +22,7 @@ use crate::error::Error;
 use crate::wait::Host;
 
 /// Above this many bytes the GIL is released for the whole call; below, only while waiting (a release costs 0.1 us).
-const LONG: usize = 16 << 10;
+pub(super) const LONG: usize = 16 << 10;
 
 /// Ranks that communicate. Made by `arx.init`, `arx.new_group` and `split`; a context manager that shuts the group down.
 ///
@@ -289,6 +290,47 @@ impl Group {
         let mut communicator = self.lock()?;
         let timeout = self.checked(py, &mut communicator, |_| arguments::timeout(timeout.as_ref()))?;
         perform(py, false, |host| communicator.barrier(&Call::barrier(timeout), host))
+    }
+
+    /// As the function `arx.send`, in this group.
+    #[pyo3(signature = (x, dst, *, tag = None, timeout = None))]
+    fn send(
+        &self,
+        x: Bound<'_, PyAny>,
+        dst: Bound<'_, PyAny>,
+        tag: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        post::send_in(self, Outgoing { x, dst, tag }, timeout)
+    }
+
+    /// As the function `arx.recv`, in this group.
+    #[pyo3(signature = (out, src = None, *, tag = None, timeout = None))]
+    fn recv(
+        &self,
+        out: Bound<'_, PyAny>,
+        src: Option<Bound<'_, PyAny>>,
+        tag: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<post::Status> {
+        post::recv_in(self, Incoming { out, src, tag }, timeout)
+    }
+
+    /// As the function `arx.sendrecv`, in this group.
+    #[pyo3(signature = (x, dst, out, src = None, *, tag = None, recv_tag = None, timeout = None))]
+    #[expect(clippy::too_many_arguments, reason = "as Python has them")]
+    fn sendrecv(
+        &self,
+        x: Bound<'_, PyAny>,
+        dst: Bound<'_, PyAny>,
+        out: Bound<'_, PyAny>,
+        src: Option<Bound<'_, PyAny>>,
+        tag: Option<Bound<'_, PyAny>>,
+        recv_tag: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<post::Status> {
+        let recv_tag = recv_tag.or_else(|| tag.clone());
+        post::sendrecv_in(self, Outgoing { x, dst, tag }, Incoming { out, src, tag: recv_tag }, timeout)
     }
 
     /// As the function `arx.explain`, in this group.

@@ -95,7 +95,7 @@ fn member(parent: &Group, rank: &Bound<'_, PyAny>) -> PyResult<u32> {
     })
 }
 
-fn index(what: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
+pub(super) fn index(what: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     let number = value.call_method0("__index__").map_err(|_| {
         let got = value.get_type().name().map_or_else(|_| "another type".into(), |n| n.to_string());
         PyTypeError::new_err(format!("{what} must be an integer, not {got}"))
