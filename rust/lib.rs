@@ -66,6 +66,8 @@ pub mod messages;
 #[cfg(not(loom))]
 pub mod plan;
 #[cfg(not(loom))]
+pub mod post;
+#[cfg(not(loom))]
 pub mod progress;
 #[cfg(not(loom))]
 pub mod rendezvous;

@@ -127,7 +127,7 @@ fn blocks_of_the_same_length_are_moved() {
             let shape = [elements];
             let mine = brought(me, 0..elements);
             let all: Vec<i32> = (0..world).flat_map(|rank| brought(rank, 0..elements)).collect();
-            let cut = Cut { give: even(elements, 1), take: even(elements, world) };
+            let cut = Cut::new(even(elements, 1), even(elements, world));
             let gathered = collect(group, &call(Collective::AllGather { axis: 0 }, &shape), &cut, &mine, all.len());
             assert_eq!(gathered.expect("all agree"), (all.clone(), None));
             for root in 0..world {
@@ -136,12 +136,12 @@ fn blocks_of_the_same_length_are_moved() {
                 let gathered = collect(group, &call(gather, &shape), &cut, &mine, count).expect("all agree");
                 assert_eq!(gathered, (all[..count].to_vec(), None));
                 let scatter = Collective::Scatter { root: root as u32 };
-                let cut = Cut { give: even(elements, world), take: even(elements, 1) };
+                let cut = Cut::new(even(elements, world), even(elements, 1));
                 let src = if me == root { brought(root, 0..elements * world) } else { vec![] };
                 let scattered = collect(group, &call(scatter, &shape), &cut, &src, elements).expect("all agree");
                 assert_eq!(scattered, (brought(root, me * elements..(me + 1) * elements), None));
             }
-            let cut = Cut { give: even(elements, world), take: even(elements, world) };
+            let cut = Cut::new(even(elements, world), even(elements, world));
             let all_to_all = call(Collective::AllToAll { counts: false }, &shape);
             let src = brought(me, 0..elements * world);
             let exchanged = collect(group, &all_to_all, &cut, &src, src.len()).expect("all agree");
@@ -159,7 +159,7 @@ fn arrays_are_combined() {
         for elements in [0, 1, 7, 30_000] {
             let shape = [elements];
             let mine = brought(me, 0..elements);
-            let cut = Cut { give: even(elements, 1), take: even(elements, 1) };
+            let cut = Cut::new(even(elements, 1), even(elements, 1));
             for root in 0..world {
                 let reduce = Collective::Reduce { op: ReduceOp::Sum, root: root as u32 };
                 let count = if me == root { elements } else { 0 };
@@ -170,7 +170,7 @@ fn arrays_are_combined() {
             assert_eq!(scan.expect("all agree").0, (0..elements).map(|k| sum(0..me + 1, k)).collect::<Vec<_>>());
             let exscan = collect(group, &call(Collective::Exscan(ReduceOp::Sum), &shape), &cut, &mine, elements);
             assert_eq!(exscan.expect("all agree").0, (0..elements).map(|k| sum(0..me, k)).collect::<Vec<_>>());
-            let cut = Cut { give: even(elements, world), take: even(elements, 1) };
+            let cut = Cut::new(even(elements, world), even(elements, 1));
             let reduce_scatter = call(Collective::ReduceScatter(ReduceOp::Sum), &shape);
             let src = brought(me, 0..elements * world);
             let block = collect(group, &reduce_scatter, &cut, &src, elements).expect("all agree");
@@ -193,14 +193,14 @@ fn blocks_of_different_lengths_are_moved_in_a_second_call() {
         for collective in [Collective::AllGather { axis: 0 }, Collective::Gather { root: 1, axis: 0 }] {
             let gets =
                 |all: usize| if collective == (Collective::Gather { root: 1, axis: 0 }) && me != 1 { 0 } else { all };
-            let guess = Cut { give: even(counts[me], 1), take: even(counts[me], world) };
+            let guess = Cut::new(even(counts[me], 1), even(counts[me], world));
             let count = gets(counts[me] * world);
             let (untouched, lengths) =
                 collect(group, &call(collective, &shape), &guess, &mine, count).expect("a guess");
             assert_eq!(untouched, vec![-1; count]);
             assert_eq!(lengths, Some(counts.iter().map(|count| 4 * count).collect()));
             let known = Call { counts: &counts, ..call(collective, &shape) };
-            let cut = Cut { give: even(counts[me], 1), take: Blocks::Cut(&edges) };
+            let cut = Cut::new(even(counts[me], 1), Blocks::Cut(&edges));
             let gathered = collect(group, &known, &cut, &mine, gets(all.len())).expect("all agree");
             assert_eq!(gathered, (all[..gets(all.len())].to_vec(), None));
         }
@@ -272,7 +272,7 @@ fn ranks_that_disagree_learn_it() {
             let odd = group.rank() == 1;
             let shape = [if odd { length } else { length + 1 }];
             let scan = call(Collective::Scan(ReduceOp::Sum), &shape);
-            let cut = Cut { give: even(shape[0], 1), take: ONE };
+            let cut = Cut::new(even(shape[0], 1), ONE);
             let first = collect(group, &scan, &cut, &brought(0, 0..shape[0]), shape[0]).err();
             let error = first.unwrap_or_else(|| group.barrier(&Call::barrier(None), &mut Plain).expect_err("closed"));
             assert!(matches!(error, Error::Mismatch(_)), "{error}");

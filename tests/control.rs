@@ -24,7 +24,7 @@ fn controls(world: u32) -> (Vec<Control>, Plan) {
     let (listening, plan) = planned(world);
     let met = gather(listening, &plan, |_, _| Ok(()));
     let start = |m: arx::error::Result<arx::rendezvous::Met>| {
-        Control::start(m.expect("all are there").contacts, || ()).expect("a thread")
+        Control::start(m.expect("all are there").contacts, |_| ()).expect("a thread")
     };
     (met.into_iter().map(start).collect(), plan)
 }
@@ -337,7 +337,7 @@ fn a_rank_0_that_does_not_answer_is_named() {
         let mut contacts: Vec<_> = met.into_iter().map(|m| m.expect("all are there").contacts).collect();
         // Rank 0 is there but stopped: its thread never runs.
         let _zero = contacts.remove(0);
-        let all: Vec<Control> = contacts.into_iter().map(|c| Control::start(c, || ()).expect("a thread")).collect();
+        let all: Vec<Control> = contacts.into_iter().map(|c| Control::start(c, |_| ()).expect("a thread")).collect();
         let verdicts = run(0..2, |k| settle(&all[k as usize], timed_out(1, &[])));
         for verdict in verdicts {
             assert_eq!((verdict.kind, &verdict.ranks[..]), (Kind::TimedOut, &[0][..]));
@@ -391,7 +391,7 @@ fn whoever_sleeps_elsewhere_is_woken() {
             .into_iter()
             .map(|m| {
                 let raised = Arc::clone(&raised);
-                let raise = move || {
+                let raise = move |_: &[(Rank, State)]| {
                     raised.fetch_add(1, Ordering::Relaxed);
                 };
                 Control::start(m.expect("all are there").contacts, raise).expect("a thread")
@@ -558,7 +558,7 @@ fn the_thread_ends_with_its_owner() {
             .into_iter()
             .map(|m| {
                 let held = Arc::clone(&threads);
-                Control::start(m.expect("all are there").contacts, move || drop(Arc::clone(&held))).expect("a thread")
+                Control::start(m.expect("all are there").contacts, move |_| drop(Arc::clone(&held))).expect("a thread")
             })
             .collect();
         assert_eq!(Arc::strong_count(&threads), 4);

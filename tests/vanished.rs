@@ -146,7 +146,7 @@ fn started(hosts: &Hosts, contacts: Vec<Contacts>) -> Vec<Control> {
             thread::scope(|scope| {
                 let start = || {
                     hosts.enter(PLACES[contacts.me as usize]);
-                    Control::start(contacts, || ()).expect("a thread")
+                    Control::start(contacts, |_| ()).expect("a thread")
                 };
                 scope.spawn(start).join().expect("no panic")
             })

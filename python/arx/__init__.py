@@ -2,9 +2,11 @@
 
 from arx import functional
 from arx._arx import (
+    ANY,
     Explanation,
     Group,
     Plan,
+    Status,
     Work,
     all_gather,
     all_reduce,
@@ -16,14 +18,19 @@ from arx._arx import (
     exscan,
     gather,
     is_initialized,
+    new_group,
     plan_all_reduce,
+    recv,
     reduce,
     reduce_scatter,
     scan,
     scatter,
+    send,
+    sendrecv,
     world,
 )
 from arx._bucketer import GradientBucketer
+from arx._groups import Mesh, mesh
 from arx._many import all_reduce_many, coalesce
 from arx._memory import empty, empty_like, zeros
 from arx._objects import all_gather_object, broadcast_object, gather_object, scatter_object
@@ -45,6 +52,7 @@ from arx.errors import (
 __version__: str = build_info()["version"]
 
 __all__ = [
+    "ANY",
     "SGD",
     "AbortedError",
     "Adam",
@@ -55,12 +63,14 @@ __all__ = [
     "GradientBucketer",
     "Group",
     "InitError",
+    "Mesh",
     "MismatchError",
     "PeerLostError",
     "Plan",
     "ReduceOp",
     "RendezvousError",
     "ShardedOptimizer",
+    "Status",
     "Work",
     "__version__",
     "all_gather",
@@ -85,15 +95,20 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "mesh",
+    "new_group",
     "node_rank",
     "num_nodes",
     "plan_all_reduce",
     "rank",
+    "recv",
     "reduce",
     "reduce_scatter",
     "scan",
     "scatter",
     "scatter_object",
+    "send",
+    "sendrecv",
     "shutdown",
     "size",
     "wait_all",

@@ -1,14 +1,16 @@
 """The compiled core. Users import these names from `arx`."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, TypeVar, final, overload
+from typing import Any, Final, Literal, Self, TypedDict, TypeVar, final, overload
 
 __all__ = [
+    "ANY",
     "Explanation",
     "Group",
     "Listening",
     "Plan",
+    "Status",
     "Work",
     "_Buckets",
     "_after_fork_in_child",
@@ -27,11 +29,15 @@ __all__ = [
     "gather",
     "is_initialized",
     "listen",
+    "new_group",
     "plan_all_reduce",
+    "recv",
     "reduce",
     "reduce_scatter",
     "scan",
     "scatter",
+    "send",
+    "sendrecv",
     "shutdown",
     "world",
 ]
@@ -97,8 +103,29 @@ class _Buckets:
     def wait(self, number: int) -> bool: ...
 
 @final
+class _Any:
+    """Any rank, or any tag."""
+
+ANY: Final[_Any]
+
+@final
+class Status:
+    """What has been received: from whom, with which tag, and how many bytes."""
+
+    @property
+    def source(self) -> int: ...
+    @property
+    def tag(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def count(self, dtype: Any) -> int: ...
+
+@final
 class Group:
-    """Ranks that communicate. Made by `arx.init`; a context manager that shuts the group down."""
+    """Ranks that communicate. Made by `arx.init`, `new_group` and `split`; a context manager that shuts the group down.
+
+    `rank`, roots and peers are numbers in the group; `ranks`, and every error, say the numbers in the world.
+    """
 
     @property
     def rank(self) -> int: ...
@@ -116,6 +143,12 @@ class Group:
     def ranks(self) -> tuple[int, ...]: ...
     @property
     def name(self) -> str: ...
+    def new_group(self, ranks: Iterable[int], *, name: str | None = None) -> Group | None: ...
+    def split(self, color: int | None, key: int | None = None) -> Group | None: ...
+    @property
+    def local(self) -> Group: ...
+    @property
+    def cross(self) -> Group: ...
     @overload
     def all_reduce(
         self,
@@ -350,6 +383,26 @@ class Group:
         name: str | None = None,
         async_op: Literal[True],
     ) -> Work: ...
+    def send(self, x: Any, dst: int, *, tag: int | None = None, timeout: float | None = None) -> None: ...
+    def recv(
+        self,
+        out: Any,
+        src: int | _Any | None = None,
+        *,
+        tag: int | _Any | None = None,
+        timeout: float | None = None,
+    ) -> Status: ...
+    def sendrecv(
+        self,
+        x: Any,
+        dst: int,
+        out: Any,
+        src: int | _Any | None = None,
+        *,
+        tag: int | None = None,
+        recv_tag: int | _Any | None = None,
+        timeout: float | None = None,
+    ) -> Status: ...
     def explain(self, x: Any, op: str | None = None, *, algo: str | None = None) -> Explanation: ...
     def shutdown(self) -> None: ...
     def _survey(self, rounds: int) -> list[float] | None: ...
@@ -607,8 +660,31 @@ def plan_all_reduce(
     timeout: float | None = None,
     name: str | None = None,
 ) -> Plan: ...
+def send(
+    x: Any, dst: int, *, tag: int | None = None, group: Group | None = None, timeout: float | None = None
+) -> None: ...
+def recv(
+    out: Any,
+    src: int | _Any | None = None,
+    *,
+    tag: int | _Any | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+) -> Status: ...
+def sendrecv(
+    x: Any,
+    dst: int,
+    out: Any,
+    src: int | _Any | None = None,
+    *,
+    tag: int | None = None,
+    recv_tag: int | _Any | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+) -> Status: ...
 def explain(x: Any, op: str | None = None, *, group: Group | None = None, algo: str | None = None) -> Explanation: ...
 def build_info() -> dict[str, Any]: ...
+def new_group(ranks: Iterable[int], *, name: str | None = None) -> Group | None: ...
 def listen(address: str | None, iface: str | None, port_range: str | None) -> Listening: ...
 def connect(settings: _Settings) -> Group: ...
 def world() -> Group: ...

@@ -82,7 +82,9 @@ class GradientBucketer:
         except (TypeError, ValueError) as error:
             raise parent._refuse(error) from None
         self._of = {name: (number, b) for number, b in enumerate(self._buckets) for name in b.names}
-        self._group = parent.new_group(range(parent.size))
+        group = parent.new_group(range(parent.size), name="gradients")
+        assert group is not None
+        self._group = group
         self._core = _arx._Buckets(self._group, [bucket.flat for bucket in self._buckets], op)
         self._round: _arx.Work | None = None
 

@@ -3,7 +3,7 @@
 //! ```text
 //! who dials                                               who accepts
 //! greeting: magic, version, channel,
-//!           from, to, job, nonce_d          72 bytes ->
+//!           from, to, job, nonce_d, group   88 bytes ->
 //!                                            <- 48 bytes  answer: magic, version, refusal, nonce_a
 //! proof:    HMAC(K, "dial" | all so far)    32 bytes ->
 //!                                            <- 40 bytes  seal:   refusal, HMAC(K, "accept" | all so far)
@@ -28,9 +28,9 @@ use crate::error::Rank;
 const GREETS: [u8; 8] = *b"\x00arx\xffhi\n";
 const ANSWERS: [u8; 8] = *b"\x00arx\xffyo\n";
 /// Of everything that ranks say to each other over TCP.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
-const GREETING: usize = 72;
+const GREETING: usize = 88;
 const ANSWER: usize = 48;
 const PROOF: usize = 32;
 const SEAL: usize = 40;
@@ -78,13 +78,25 @@ fn sign(key: &Hmac<Sha256>, words: &[&[u8]]) -> [u8; PROOF] {
     words.iter().fold(key.clone(), |mac, word| mac.chain_update(word)).finalize().into_bytes().into()
 }
 
+/// Which group: a hash of its parent and its ranks in order, and how many times these have been made a group before. All
+/// members know it without a word. Zeros: the group of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId {
+    pub list: u64,
+    pub number: u64,
+}
+
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Channel {
     /// Between a rank and rank 0, for the life of the job.
     Control,
-    /// One of the streams that carry arrays between two ranks.
+    /// One of the streams that carry arrays between two ranks, in the group of all.
     Data(u16),
+    /// The same in another group.
+    Group(GroupId, u16),
+    /// Carries what the rank that calls sends the other outside collectives.
+    Post(GroupId),
 }
 
 impl Channel {
@@ -92,13 +104,26 @@ impl Channel {
         match self {
             Channel::Control => 0,
             Channel::Data(stream) => 1 << 16 | u32::from(stream),
+            Channel::Group(_, stream) => 2 << 16 | u32::from(stream),
+            Channel::Post(_) => 3 << 16,
         }
     }
 
-    fn of(word: u32) -> Option<Channel> {
+    /// The group of all, unless it says another.
+    pub fn group(self) -> GroupId {
+        match self {
+            Channel::Group(group, _) | Channel::Post(group) => group,
+            Channel::Control | Channel::Data(_) => GroupId::default(),
+        }
+    }
+
+    fn of(word: u32, group: GroupId) -> Option<Channel> {
+        let of_all = group == GroupId::default();
         match (word >> 16, word as u16) {
-            (0, 0) => Some(Channel::Control),
-            (1, stream) => Some(Channel::Data(stream)),
+            (0, 0) if of_all => Some(Channel::Control),
+            (1, stream) if of_all => Some(Channel::Data(stream)),
+            (2, stream) if !of_all => Some(Channel::Group(group, stream)),
+            (3, 0) => Some(Channel::Post(group)),
             _ => None,
         }
     }
@@ -177,6 +202,8 @@ impl Handshake {
         }
         greeting.extend_from_slice(&key.job);
         greeting.extend_from_slice(&nonce);
+        let GroupId { list, number } = claim.channel.group();
+        greeting.extend_from_slice([list.to_le_bytes(), number.to_le_bytes()].as_flattened());
         let mut dial = Handshake::new(key, claim, nonce, Turn::Answer);
         dial.say(&greeting);
         dial
@@ -273,8 +300,13 @@ impl Handshake {
         u32::from_le_bytes(self.said[at..at + 4].try_into().expect("four bytes"))
     }
 
+    fn long(&self, at: usize) -> u64 {
+        u64::from(self.word(at)) | u64::from(self.word(at + 4)) << 32
+    }
+
     fn greeted(&mut self) {
-        let channel = Channel::of(self.word(12));
+        let group = GroupId { list: self.long(72), number: self.long(80) };
+        let channel = Channel::of(self.word(12), group);
         let claim = Claim { from: self.word(16), to: self.word(20), channel: channel.unwrap_or(Channel::Control) };
         let me = std::mem::replace(&mut self.claim, claim).to;
         let refusal = if self.word(8) != VERSION {

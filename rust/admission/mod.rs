@@ -22,7 +22,7 @@ mod words;
 pub use address::{Network, Ports};
 pub use dial::{Dial, Missed, dial};
 pub use framed::{End, Framed};
-pub use handshake::{Channel, Claim, Handshake, Key, Nonce, Refusal, VERSION};
+pub use handshake::{Channel, Claim, GroupId, Handshake, Key, Nonce, Refusal, VERSION};
 pub use porch::{Arrival, Porch};
 pub use words::{Reader, Writer};
 

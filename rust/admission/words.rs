@@ -80,6 +80,10 @@ impl<'a> Reader<'a> {
         self.0.is_empty().then_some(())
     }
 
+    pub fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
     fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

@@ -1,5 +1,5 @@
-//! The memory of symmetric arrays: an allocator of ranges of one rank's heap. It hands out offsets, touches nothing and
-//! is used by its owner only.
+//! The memory of symmetric arrays, and of groups within a job: an allocator of ranges of one rank's heap. It hands out
+//! offsets, touches nothing and is used by its owner only.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,16 +73,25 @@ impl Heap {
         if whole >= HUGE {
             self.segment.prefer_huge(start, whole / HUGE * HUGE);
         }
-        Some(Block { heap: Arc::clone(self), start, whole, len })
+        Some(Block { heap: Arc::clone(self), start, whole, shift: self.shift, len })
+    }
+
+    /// Room for `len` bytes of which few are ever touched, aligned to a huge page where they are as many.
+    pub fn reserve(self: &Arc<Heap>, len: usize) -> Option<Block> {
+        let whole = up(len.max(1), 4096);
+        let align = if whole >= HUGE { HUGE } else { 4096 };
+        let start = self.free.lock().unwrap_or_else(PoisonError::into_inner).take(whole, align)?;
+        Some(Block { heap: Arc::clone(self), start, whole, shift: 0, len })
     }
 }
 
-/// Memory of one symmetric array. Dropping it gives the pages back to the system.
+/// A piece of a heap. Dropping it gives the pages back to the system.
 #[derive(Debug)]
 pub struct Block {
     heap: Arc<Heap>,
     start: usize,
     whole: usize,
+    shift: usize,
     len: usize,
 }
 
@@ -97,7 +106,12 @@ impl Block {
 
     /// First byte; valid as long as the block lives.
     pub fn address(&self) -> *mut u8 {
-        self.heap.segment.address(self.start + self.heap.shift, self.len)
+        self.heap.segment.address(self.offset(), self.len)
+    }
+
+    /// Where in the segment that is.
+    pub fn offset(&self) -> usize {
+        self.start + self.shift
     }
 }
 
@@ -140,10 +154,12 @@ mod tests {
         let segment = Arc::new(segment);
         let heap = Arc::new(Heap::new(Arc::clone(&segment), 0, 8 << 20, 3));
         let block = heap.allocate(3 << 20).expect("room");
-        let at = block.address() as usize - segment.address(0, 0) as usize;
+        let at = block.offset();
+        assert_eq!(block.address(), segment.address(at, 3 << 20));
         segment.cells(at, 1)[0].set(7);
         drop(block);
         assert_eq!(segment.cells(at, 1)[0].get(), 0);
         assert!(heap.allocate(9 << 20).is_none());
+        assert_eq!(heap.reserve(HUGE + 1).expect("room").offset() % HUGE, 0, "whatever the rank");
     }
 }

@@ -1,8 +1,11 @@
-//! What lies where in the segment: arithmetic only.
+//! What lies where in the segment: arithmetic only. A job's memory starts at its first byte; that of a group within the job
+//! looks the same, without heaps, and lies in a block of one rank's heap.
 
 /// Sizes that rank 0 decides and every rank shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// Where it starts in the segment.
+    pub base: usize,
     pub world: usize,
     /// Bytes of what all ranks share (bell, alarm, roster, …).
     pub control: usize,
@@ -34,7 +37,17 @@ const ADDRESSES: usize = 1 << 46;
 impl Layout {
     pub fn new(world: usize, control: usize, board: usize, ring: usize, pipe: usize, memory: usize) -> Layout {
         let heap = up(memory.min(ADDRESSES / world), BLOCK);
-        Layout { world, control: up(control, BLOCK), board: up(board, 4096), ring, pipe: up(pipe, PAIR), heap }
+        let (control, board, pipe) = (up(control, BLOCK), up(board, 4096), up(pipe, PAIR));
+        Layout { base: 0, world, control, board, ring, pipe, heap }
+    }
+
+    /// The memory of a group of `world` ranks, with rings and pipes as long as these.
+    pub fn of_group(&self, world: usize, control: usize, board: usize) -> Layout {
+        Layout::new(world, control, board, self.ring, self.pipe, 0)
+    }
+
+    pub fn at(self, base: usize) -> Layout {
+        Layout { base, ..self }
     }
 
     fn region(&self) -> usize {
@@ -53,16 +66,16 @@ impl Layout {
 
     /// Where the heap starts within a region.
     fn heap_start(&self) -> usize {
-        up(self.pipes_start() + self.world * self.pipe, BLOCK)
+        up(self.pipes_start() + 2 * self.world * self.pipe, BLOCK)
     }
 
-    /// Length of the whole segment.
+    /// Length of all of it.
     pub fn total(&self) -> usize {
         self.control + self.world * self.region()
     }
 
     pub fn board_of(&self, rank: usize) -> usize {
-        self.control + rank * self.region()
+        self.base + self.control + rank * self.region()
     }
 
     /// Bases differ in their low bits from rank to rank: memory that is read and written in step would otherwise
@@ -86,6 +99,11 @@ impl Layout {
     /// pages, so that their low address bits differ.
     pub fn pipe_of(&self, reader: usize, writer: usize) -> (usize, usize) {
         (self.board_of(reader) + self.pipes_start() + writer * self.pipe, self.pipe)
+    }
+
+    /// The same for what ranks send each other outside collectives, which may lie there for long.
+    pub fn post_of(&self, reader: usize, writer: usize) -> (usize, usize) {
+        self.pipe_of(reader, self.world + writer)
     }
 
     pub fn heap_of(&self, rank: usize) -> usize {
@@ -112,8 +130,9 @@ mod tests {
                 let (block, len) = layout.ring_block(rank);
                 assert!(block <= layout.ring_of(rank) && layout.scratch_of(rank) + SCRATCH <= block + len);
                 let mut pipe = block + len;
-                for writer in 0..world {
-                    assert_eq!(layout.pipe_of(rank, writer), (pipe, (1 << 20) + 256));
+                let ways: [fn(&Layout, usize, usize) -> (usize, usize); 2] = [Layout::pipe_of, Layout::post_of];
+                for (way, writer) in ways.into_iter().flat_map(|way| (0..world).map(move |writer| (way, writer))) {
+                    assert_eq!(way(&layout, rank, writer), (pipe, (1 << 20) + 256));
                     assert_eq!(pipe % PAIR, 0);
                     pipe += layout.pipe;
                 }
@@ -123,6 +142,9 @@ mod tests {
             }
             assert_eq!(end, layout.total());
             assert!(layout.total() < 1 << 47);
+            let group = layout.of_group(3, 5000, 9_000).at(layout.heap_of(0));
+            assert_eq!(group.board_of(0), layout.heap_of(0) + BLOCK);
+            assert_eq!(group.heap_of(2), layout.heap_of(0) + group.total(), "without heaps");
         }
     }
 }

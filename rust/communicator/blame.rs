@@ -5,17 +5,20 @@ use std::time::Duration;
 
 use crate::direct::{Boards, Direct, Turn};
 use crate::engine::Halt;
-use crate::error::{Error, Rank, ranks, seconds};
+use crate::error::{Error, Rank, seconds};
 use crate::health::{Roster, State};
 use crate::transport::Broken;
 use crate::wait::{Stop, Wait};
 
 use super::algorithm::Algorithm;
 use super::call::{Call, Collective};
+use super::roll::Roll;
 
 /// Everything that is known where a wait ended without its condition.
 pub(super) struct Scene<'a> {
+    /// Of the group, as all ranks here; what is said of them are their numbers in the job.
     pub rank: Rank,
+    pub roll: &'a Roll,
     pub turn: &'a Turn,
     pub call: &'a Call<'a>,
     pub boards: &'a Boards,
@@ -24,46 +27,63 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// The state in which this rank leaves the group, and the error for its caller.
-    pub fn explain(&self, halt: Halt) -> (State, Error) {
+    /// The state in which this rank leaves the group, the ranks for which it waited in vain, and the error for its caller.
+    pub fn explain(&self, halt: Halt) -> (State, Vec<Rank>, Error) {
+        let failed = |error| (State::Failed, Vec::new(), error);
         match halt {
-            Halt::Stop(Stop::Interrupted) => (State::Interrupted, Error::Interrupted),
-            Halt::Stop(Stop::Timeout) => (State::TimedOut, self.timeout()),
-            Halt::Stop(Stop::Gone) => (State::Failed, self.gone()),
+            Halt::Stop(Stop::Interrupted) => (State::Interrupted, Vec::new(), Error::Interrupted),
+            Halt::Stop(Stop::Timeout) => {
+                let missing = self.missing();
+                let error = self.timeout(&missing);
+                (State::TimedOut, missing, error)
+            }
+            Halt::Stop(Stop::Gone) => failed(self.gone()),
             // Who leaves says so in the roster before it lets go of its pipes.
-            Halt::Broken(_) if self.roster.broken(self.turn.sequence, self.rank) => (State::Failed, self.gone()),
-            Halt::Broken(Broken { rank, why }) => (State::Failed, self.spoilt(rank, &why)),
-            Halt::Differs { rank, .. } => (State::Failed, self.spoilt(rank, "it carries bytes of another call")),
+            Halt::Broken(_) if self.roster.broken(self.turn.sequence, self.rank) => failed(self.gone()),
+            Halt::Broken(Broken { rank, why }) => failed(self.spoilt(rank, &why)),
+            Halt::Differs { rank, .. } => failed(self.spoilt(rank, "it carries bytes of another call")),
         }
     }
 
     /// All have arrived at the same call and nobody has left, so neither can be anybody's doing.
     fn spoilt(&self, rank: Rank, why: &str) -> Error {
         Error::Aborted(format!(
-            "the pipe between ranks {rank} and {} failed in {}: {why}. The group is closed. Does something else write to \
+            "the pipe between ranks {} and {} failed in {}: {why}. The group is closed. Does something else write to \
              its shared memory?",
-            self.rank,
+            self.roll.of(rank),
+            self.me(),
             self.here()
         ))
     }
 
     fn here(&self) -> String {
-        format!("call #{} {}", self.turn.sequence, self.call.describe())
+        format!("call #{}{} {}", self.turn.sequence, self.roll.of_group(), self.call.describe())
     }
 
-    fn timeout(&self) -> Error {
-        let missing = self.missing();
+    fn me(&self) -> Rank {
+        self.roll.of(self.rank)
+    }
+
+    fn lost(&self, ranks: &[Rank], text: String) -> Error {
+        Error::PeerLost { ranks: self.roll.all_of(ranks), text }
+    }
+
+    fn late(&self, missing: &[Rank], text: String) -> Error {
+        Error::Timeout { missing: self.roll.all_of(missing), text }
+    }
+
+    fn timeout(&self, missing: &[Rank]) -> Error {
         let details: Vec<String> = missing.iter().map(|r| self.standing(*r)).collect();
         let text = format!(
             "rank {} waited {} in {} for {}: {}. The group is closed. Is it stuck, or busy for longer than \
              timeout= allows?",
-            self.rank,
+            self.me(),
             seconds(self.limit),
             self.here(),
-            ranks(&missing),
+            self.roll.say(missing),
             details.join("; ")
         );
-        Error::Timeout { missing, text }
+        self.late(missing, text)
     }
 
     /// Those on whom the others wait: of the ranks that have not arrived, the ones furthest behind; if all have arrived,
@@ -105,13 +125,13 @@ impl Scene<'_> {
     }
 
     fn standing(&self, rank: Rank) -> String {
-        let pid = self.roster.pid(rank);
+        let named = format!("{} (process {})", self.roll.say(&[rank]), self.roster.pid(rank));
         if self.arrived(rank) {
-            return format!("rank {rank} (process {pid}) arrived but stopped half-way");
+            return format!("{named} arrived but stopped half-way");
         }
         match self.roster.completed(rank) {
-            0 => format!("rank {rank} (process {pid}) has not called anything yet"),
-            last => format!("rank {rank} (process {pid}) has not called it; the last call it completed is #{last}"),
+            0 => format!("{named} has not called anything yet"),
+            last => format!("{named} has not called it; the last call it completed is #{last}"),
         }
     }
 
@@ -124,13 +144,13 @@ impl Scene<'_> {
             let pids: Vec<String> = dead.iter().map(|r| self.roster.pid(*r).to_string()).collect();
             let text = format!(
                 "{} lost: {} gone (pid {}), noticed by rank {} in {}. Killed, crashed or out of memory? The group is closed",
-                ranks(&dead),
+                self.roll.say(&dead),
                 if dead.len() == 1 { "the process is" } else { "their processes are" },
                 pids.join(", "),
-                self.rank,
+                self.me(),
                 self.here()
             );
-            return Error::PeerLost { ranks: dead, text };
+            return self.lost(&dead, text);
         }
         let tired = behind(State::TimedOut);
         if !tired.is_empty() {
@@ -139,19 +159,19 @@ impl Scene<'_> {
             missing.dedup();
             let text = format!(
                 "{} gave up waiting for {}, so rank {} cannot complete {}. The group is closed",
-                ranks(&tired),
-                ranks(&missing),
-                self.rank,
+                self.roll.say(&tired),
+                self.roll.say(&missing),
+                self.me(),
                 self.here()
             );
-            return Error::Timeout { missing, text };
+            return self.late(&missing, text);
         }
         let interrupted = behind(State::Interrupted);
         if !interrupted.is_empty() {
             return Error::Aborted(format!(
                 "{} was interrupted (Ctrl-C or a signal handler that raised), so rank {} cannot complete {}. The group is closed",
-                ranks(&interrupted),
-                self.rank,
+                self.roll.say(&interrupted),
+                self.me(),
                 self.here()
             ));
         }
@@ -159,11 +179,11 @@ impl Scene<'_> {
         if !raised.is_empty() {
             let text = format!(
                 "{} left the group with an exception (see its output), so rank {} cannot complete {}. The group is closed",
-                ranks(&raised),
-                self.rank,
+                self.roll.say(&raised),
+                self.me(),
                 self.here()
             );
-            return Error::PeerLost { ranks: raised, text };
+            return self.lost(&raised, text);
         }
         let finished = behind(State::Finished);
         if !finished.is_empty() {
@@ -171,18 +191,18 @@ impl Scene<'_> {
             let text = format!(
                 "{} finished after call {} and will not take part in {} of rank {}. The group is closed. Did all ranks make \
                  the same number of calls?",
-                ranks(&finished),
+                self.roll.say(&finished),
                 last.join(", "),
                 self.here(),
-                self.rank
+                self.me()
             );
-            return Error::PeerLost { ranks: finished, text };
+            return self.lost(&finished, text);
         }
         let failed = behind(State::Failed);
         Error::Aborted(format!(
             "{} closed the group after a failure, so rank {} cannot complete {}",
-            ranks(&failed),
-            self.rank,
+            self.roll.say(&failed),
+            self.me(),
             self.here()
         ))
     }
@@ -195,7 +215,13 @@ fn least<K: Ord>(ranks: Vec<Rank>, key: impl Fn(Rank) -> K) -> Vec<Rank> {
 }
 
 /// Ranks came with different calls: exchanges descriptions, and returns the sentence that all of them raise.
-pub(super) fn disagreement(direct: &Direct, turn: &Turn, call: &Call<'_>, wait: &mut Wait<'_>) -> Result<String, Stop> {
+pub(super) fn disagreement(
+    roll: &Roll,
+    direct: &Direct,
+    turn: &Turn,
+    call: &Call<'_>,
+    wait: &mut Wait<'_>,
+) -> Result<String, Stop> {
     let boards = direct.boards();
     let sequence = turn.sequence;
     direct.note(sequence, &call.describe());
@@ -205,17 +231,18 @@ pub(super) fn disagreement(direct: &Direct, turn: &Turn, call: &Call<'_>, wait: 
         let note = boards.of(rank).note(sequence);
         wait.until(|| note.written(sequence))?;
         if boards.of(rank).arrival(sequence).head.refused() {
-            refused.push(format!("rank {rank} could not take part ({})", note.read()));
+            refused.push(format!("{} could not take part ({})", roll.say(&[rank as Rank]), note.read()));
         } else {
             said.entry(note.read()).or_default().push(rank as Rank);
         }
     }
     let mut calls: Vec<(String, Vec<Rank>)> = said.into_iter().collect();
     calls.sort_by_key(|(_, who)| who[0]);
-    let calls = calls.iter().map(|(what, who)| format!("{} called {what}", ranks(who)));
+    let calls = calls.iter().map(|(what, who)| format!("{} called {what}", roll.say(who)));
     let parts: Vec<String> = refused.into_iter().chain(calls).collect();
     Ok(format!(
-        "call #{sequence} differs between ranks: {}. No data has moved; the group stays usable",
+        "call #{sequence}{} differs between ranks: {}. No data has moved; the group stays usable",
+        roll.of_group(),
         parts.join("; ")
     ))
 }

@@ -212,7 +212,7 @@ pub fn tuple<T: ToString>(values: &[T]) -> String {
 }
 
 /// One step of a 64-bit hash (splitmix64's finaliser): the same on every rank and machine.
-fn mix(hash: u64, word: u64) -> u64 {
+pub(super) fn mix(hash: u64, word: u64) -> u64 {
     let mut z = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

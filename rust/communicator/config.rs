@@ -71,7 +71,19 @@ pub struct Across {
     pub listening: Option<Listening>,
 }
 
+/// How a rank waits in calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    pub spin: Duration,
+    /// Of a call that names none.
+    pub timeout: Duration,
+}
+
 impl Config {
+    pub(super) fn manner(&self, crowd: bool) -> Manner {
+        Manner { spin: self.spin(crowd), timeout: self.timeout }
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         if self.world as usize > MAX_WORLD {
             return Err(Error::Init(format!("{} ranks on one host; at most {MAX_WORLD} are supported", self.world)));

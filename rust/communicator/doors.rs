@@ -1,5 +1,5 @@
 //! Links to ranks anywhere: to those that share memory with this one by pipes, to the others by connections that the control
-//! plane has made or taken in.
+//! plane has made or taken in. Ranks here are those of the group; the control plane knows those of the job.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,13 +16,15 @@ use crate::transport::{Broken, Link, tcp};
 use crate::wait::{Bell, SLICE, Stop, Task, Wait};
 
 use super::pipes::Pipes;
+use super::roll::Roll;
 
 /// As good as never.
 const LONGEST: Duration = Duration::from_secs(1 << 30);
 
-/// Opens links; connections by way of the control plane: the higher rank dials, the lower one waits until it has.
+/// Opens links; connections by way of the control plane: the higher rank of the job dials, the lower one waits until it has.
 pub(super) struct Doors {
     me: Rank,
+    roll: Roll,
     pipes: Pipes,
     control: Arc<Control>,
     /// Connections that a link is made of.
@@ -30,13 +32,13 @@ pub(super) struct Doors {
 }
 
 impl Doors {
-    pub fn new(me: Rank, pipes: Pipes, control: Arc<Control>, streams: u16) -> Doors {
-        Doors { me, pipes, control, streams }
+    pub fn new(me: Rank, roll: Roll, pipes: Pipes, control: Arc<Control>, streams: u16) -> Doors {
+        Doors { me, roll, pipes, control, streams }
     }
 
     fn dial(&self, peer: Rank, wait: &mut Wait<'_>) -> Result<Vec<OwnedFd>, Halt> {
         let until = Instant::now() + wait.patience.limit.min(LONGEST);
-        let dial = |stream| self.control.dial(peer, stream, until, wait.host);
+        let dial = |stream| self.control.dial(self.roll.of(peer), stream, until, wait.host);
         (0..self.streams).map(dial).collect::<Result<_, Error>>().map_err(|error| match error {
             Error::Interrupted => Halt::Stop(Stop::Interrupted),
             _ if self.control.verdict().is_some() => Halt::Stop(Stop::Gone),
@@ -51,7 +53,7 @@ impl Opener for Doors {
         if let Some(link) = self.pipes.link(peer) {
             return Ok(link);
         }
-        let sockets = if self.me > peer {
+        let sockets = if self.roll.of(self.me) > self.roll.of(peer) {
             self.dial(peer, wait)?
         } else {
             let mut knock = Knock { doors: self, peer, come: None };
@@ -76,7 +78,7 @@ struct Knock<'a> {
 impl Task for Knock<'_> {
     fn attempt(&mut self) -> bool {
         if self.come.is_none() {
-            self.come = self.doors.control.take(self.peer, self.doors.streams);
+            self.come = self.doors.control.take(self.doors.roll.of(self.peer), self.doors.streams);
         }
         self.come.is_some()
     }

@@ -2,22 +2,21 @@
 //! failures mean.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::arena::heap::Heap;
 use crate::arena::{Layout, Segment};
 use crate::direct::words::AHEAD;
-use crate::direct::{self, Board, Boards, Control, Deal, Dealt, Direct, Seat, Turn, Verdict};
+use crate::direct::{self, Boards, Deal, Dealt, Direct, Seat, Turn, Verdict};
 use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
-use crate::health::{Alarm, Door, Roster, State, Watcher};
+use crate::health::{Door, Roster, State, Watcher};
 use crate::hierarchy::{Hosts, Session, Way};
 use crate::kernels::{Bytes, Reducer};
 use crate::machine;
 use crate::messages::Messages;
-use crate::rendezvous::{Job, Joined, LateDoor, Terms, join};
+use crate::rendezvous::{Job, LateDoor, Terms, join};
 use crate::schedule;
 use crate::transport::shm::ring::Ring;
 use crate::wait::{Host, Patience, Stop, Wait, raise};
@@ -25,26 +24,31 @@ use crate::wait::{Host, Patience, Stop, Wait, raise};
 use super::algorithm::Algorithm;
 use super::blame;
 use super::call::{Call, Collective, Cut};
-use super::config::{self, Config};
+use super::commons::{CONTROL, Commons, Lease, Node, REGION};
+use super::config::{self, Config, Manner};
+use super::founder::Share;
+use super::mail::{self, Mail};
 use super::pipes::Pipes;
-
-const CONTROL: usize = size_of::<Control>();
+use super::roll::Roll;
 
 /// What connects a rank with the others of its host.
 #[derive(Debug)]
 pub(super) struct Local {
     rank: Rank,
+    roll: Roll,
     paths: Paths,
     roster: Roster,
-    spin: Duration,
-    /// Of a call that names none.
-    timeout: Duration,
+    manner: Manner,
     /// Refused calls in a row that nobody has been waited for.
     refusals: u64,
-    /// Dropped, and so joined, when the group is left.
+    /// For what is sent outside collectives.
+    pipes: Pipes,
+    /// Of the group of all: dropped, and so joined, when the group is left.
     watcher: Option<Watcher>,
     /// Number of rank 0's socket, which the watcher holds.
     socket: Option<RawFd>,
+    /// Of any other group; the last to be dropped, since it gives the memory back.
+    _lease: Option<Lease>,
 }
 
 /// What moves data.
@@ -61,20 +65,18 @@ struct Paths {
 /// The memory that the ranks of a host share, as one of them sees it.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub segment: Arc<Segment>,
-    pub roster: Roster,
+    pub node: Node,
     pub direct: Direct,
-    pub heap: Heap,
-    joined: Joined,
+    pub heap: Arc<Heap>,
+    listener: Option<OwnedFd>,
 }
 
 impl Shared {
     /// Meets the other ranks of `job`, which are all on this host.
     pub fn join(job: &Job, config: &Config, host: &mut dyn Host) -> Result<Shared> {
         let world = job.world as usize;
-        let board = size_of::<Board>();
         let (control, pipe) = (CONTROL + Roster::bytes(world), Ring::size(config.pipe(world)));
-        let layout = Layout::new(world, control, board, config.ring(), pipe, machine::memory());
+        let layout = Layout::new(world, control, REGION, config.ring(), pipe, machine::memory());
         let enter = |segment: &Arc<Segment>, layout: &Layout| {
             let roster = Roster::new(Arc::clone(segment), CONTROL, layout.world);
             roster.enter(job.rank, &machine::cpus(), machine::quota());
@@ -90,18 +92,19 @@ impl Shared {
             segment.prefer_huge(start, len);
         }
         let direct = Direct::new(Boards::new(Arc::clone(&segment), layout), rank, crowd, tuning);
-        Ok(Shared { segment, roster, direct, heap, joined })
+        let node = Node::new(segment, layout, (roster, rank), (tuning, crowd), config.manner(crowd));
+        Ok(Shared { node, direct, heap: Arc::new(heap), listener: joined.listener })
     }
 
     /// Between the ranks of this host, of which `hosts` says who they are.
     pub fn pipes(&self, hosts: &Hosts) -> Pipes {
-        Pipes::new(Arc::clone(&self.segment), self.joined.terms.layout, hosts)
+        Pipes::new(Arc::clone(&self.node.segment), self.node.layout, hosts)
     }
 }
 
 impl Local {
     /// Meets the other ranks; returns when all of them are there.
-    pub fn connect(config: &Config, hosts: &Hosts, host: &mut dyn Host) -> Result<(Local, Heap)> {
+    pub fn connect(config: &Config, hosts: &Hosts, host: &mut dyn Host) -> Result<(Local, Arc<Commons>)> {
         let job = Job {
             id: config.job_id.clone(),
             generation: config.generation,
@@ -110,29 +113,51 @@ impl Local {
             timeout: config.timeout,
         };
         let shared = Shared::join(&job, config, host)?;
-        let messages = Messages::new(config.world as usize, Box::new(shared.pipes(hosts)));
-        let Shared { segment, roster, direct, heap, joined } = shared;
-        let socket = joined.listener.as_ref().map(AsRawFd::as_raw_fd);
-        let door = joined
-            .listener
+        let pipes = shared.pipes(hosts);
+        let messages = Messages::new(config.world as usize, Box::new(pipes.clone()));
+        let Shared { node, direct, heap, listener } = shared;
+        let roster = node.roster.clone();
+        let socket = listener.as_ref().map(AsRawFd::as_raw_fd);
+        let door = listener
             .map(|listener| Box::new(LateDoor::new(listener, roster.clone(), config.job_id.clone())) as Box<dyn Door>);
-        let alarm = Alarm { segment: Arc::clone(&segment), raise: raise_in };
-        let watcher = Watcher::start(roster.clone(), config.rank, alarm, door).inspect_err(|_| {
-            // The others already count on this rank.
-            roster.leave(config.rank, State::Failed, &[]);
-            raise_in(&segment);
-        })?;
+        let alarms = Arc::clone(&node.alarms);
+        let watcher =
+            Watcher::start(roster.clone(), config.rank, Box::new(move || alarms.raise()), door).inspect_err(|_| {
+                // The others already count on this rank.
+                roster.leave(config.rank, State::Failed, &[]);
+                node.alarms.raise();
+            })?;
         let local = Local {
             rank: config.rank,
-            spin: config.spin(direct.is_crowd()),
+            roll: Roll::job(config.world),
             paths: Paths { direct, messages, hosts: hosts.clone(), wide: Vec::new() },
             roster,
-            timeout: config.timeout,
+            manner: node.manner,
             refusals: 0,
+            pipes,
             watcher: Some(watcher),
             socket,
+            _lease: None,
         };
-        Ok((local, heap))
+        Ok((local, Commons::new(config.rank, hosts.clone(), heap, Some(node), None)))
+    }
+
+    /// A group within the job.
+    pub fn of_group(share: Share, (rank, roll): (Rank, &Roll), hosts: &Hosts, manner: Manner) -> Local {
+        let Share { roster, direct, pipes, lease } = share;
+        let messages = Messages::new(hosts.mine().1.len(), Box::new(pipes.clone()));
+        Local {
+            rank,
+            roll: roll.clone(),
+            paths: Paths { direct, messages, hosts: hosts.clone(), wide: Vec::new() },
+            roster,
+            manner,
+            refusals: 0,
+            pipes,
+            watcher: None,
+            socket: None,
+            _lease: Some(lease),
+        }
     }
 
     pub fn socket(&self) -> Option<RawFd> {
@@ -240,20 +265,20 @@ impl Local {
         work: impl FnOnce(&mut Paths, &Turn, &mut Wait<'_>) -> std::result::Result<Verdict, E>,
     ) -> Outcome {
         self.refusals = 0;
-        let Local { paths, roster, spin, rank, .. } = self;
+        let Local { paths, roster, manner, rank, roll, .. } = self;
         let turn = Turn { sequence, fingerprint: call.fingerprint(), algorithm: call.algorithm.direct() };
         let boards = paths.direct.boards().clone();
         let mut wait = Wait {
             bell: &boards.control().bell,
             alarm: &boards.control().alarm,
             gone: &|| roster.broken(turn.sequence, *rank),
-            patience: Patience::of(host, *spin, call.timeout.unwrap_or(self.timeout)),
+            patience: Patience::of(host, manner.spin, call.timeout.unwrap_or(manner.timeout)),
             host,
         };
         let outcome = match work(paths, &turn, &mut wait) {
             Ok(Verdict::Agreed) => Ok(Ok(())),
             Ok(Verdict::Differs) => {
-                blame::disagreement(&paths.direct, &turn, call, &mut wait).map(Err).map_err(Halt::Stop)
+                blame::disagreement(roll, &paths.direct, &turn, call, &mut wait).map(Err).map_err(Halt::Stop)
             }
             Err(halt) => Err(halt.into()),
         };
@@ -281,13 +306,13 @@ impl Local {
             return Ok(());
         }
         let sequence = sequence + 1 - self.refusals;
-        let Local { paths, roster, spin, rank, .. } = self;
+        let Local { paths, roster, manner, rank, .. } = self;
         let boards = paths.direct.boards().clone();
         let mut wait = Wait {
             bell: &boards.control().bell,
             alarm: &boards.control().alarm,
             gone: &|| roster.broken(sequence, *rank),
-            patience: Patience { spin: *spin, limit: self.timeout },
+            patience: Patience { spin: manner.spin, limit: manner.timeout },
             host,
         };
         let arrived = |rank: usize| boards.of(rank).arrival(sequence).head.arrived(sequence);
@@ -306,19 +331,21 @@ impl Local {
     /// Leaves the group for good, tells the others why, and says so.
     #[cold]
     fn close_after(&mut self, halt: Halt, turn: &Turn, call: &Call<'_>) -> Error {
-        let limit = call.timeout.unwrap_or(self.timeout);
+        let limit = call.timeout.unwrap_or(self.manner.timeout);
         let boards = self.paths.direct.boards();
-        let scene = blame::Scene { rank: self.rank, turn, call, boards, roster: &self.roster, limit };
-        let (state, error) = scene.explain(halt);
-        let missing = match &error {
-            Error::Timeout { missing, .. } => missing.as_slice(),
-            _ => &[],
-        };
-        self.leave(state, missing);
+        let scene = blame::Scene { rank: self.rank, roll: &self.roll, turn, call, boards, roster: &self.roster, limit };
+        let (state, missing, error) = scene.explain(halt);
+        self.leave(state, &missing);
         error
     }
 
-    fn leave(&mut self, state: State, missing: &[Rank]) {
+    /// What sends and receives outside collectives.
+    pub fn mail(&self) -> Mail {
+        let reach = mail::Reach::Host(self.roster.clone());
+        Mail::new((self.rank, &self.roll), self.paths.direct.boards().clone(), &self.pipes, self.manner, reach)
+    }
+
+    pub fn leave(&mut self, state: State, missing: &[Rank]) {
         if self.roster.leave(self.rank, state, missing) {
             let control = self.paths.direct.boards().control();
             raise(&control.alarm, &control.bell);
@@ -365,9 +392,4 @@ fn deal<'a>(seat: Seat, call: &Call<'_>, cut: &Cut<'a>, arrays: (Bytes<'a>, Byte
             unreachable!("{} has a way of its own", call.describe())
         }
     }
-}
-
-fn raise_in(segment: &Segment) {
-    let control: &Control = segment.at(0);
-    raise(&control.alarm, &control.bell);
 }

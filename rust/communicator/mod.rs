@@ -7,21 +7,29 @@
 //! ```
 //! `call` says what ranks must agree on, `local` is a group on one host, `blame` finds out whose fault a failure is. `&mut self`
 //! everywhere: one collective at a time, by type.
+//!
+//! The group of all is made by meeting (`connect`); `founder` makes others out of its members, each a `Communicator` of its own
+//! with its own sequence of calls, on what the job has in `commons`. Their ranks are those of the group, `roll` says who they are.
 
 mod algorithm;
 mod blame;
 mod call;
+mod commons;
 mod config;
 mod doors;
 mod explain;
+mod founder;
 mod local;
+mod mail;
 mod network;
 mod pipes;
 mod probe;
 mod remote;
+mod roll;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::arena::Segment;
 use crate::arena::heap::{Block, Heap};
@@ -33,13 +41,20 @@ use crate::wait::Host;
 pub use crate::admission::Network;
 pub use crate::admission::address::Master;
 pub use crate::hierarchy::Hosts;
+pub use crate::post::{Status, Tag};
 pub use crate::rendezvous::Listening;
 pub use algorithm::Algorithm;
 pub use call::{Call, Collective, Cut, Element, tuple};
 pub use config::{Across, Config};
 pub use explain::Explanation;
+pub use founder::Founder;
+pub use mail::{Exchange, Give, Take};
+pub use roll::Roll;
 
+use commons::Commons;
+use config::Manner;
 use local::{Fault, Local, Outcome};
+use mail::Mail;
 use remote::Remote;
 
 /// A group as one rank sees it.
@@ -50,10 +65,15 @@ pub struct Communicator {
     /// Calls begun so far.
     sequence: u64,
     closed: Option<Error>,
-    heap: Arc<Heap>,
     hosts: Hosts,
+    /// What sends and receives outside collectives, once that is done; it uses what `reach` holds.
+    mail: Option<Box<Mail>>,
     reach: Reach,
+    founder: Founder,
 }
+
+/// Of a rank that waits for nobody.
+const ALONE: Manner = Manner { spin: Duration::ZERO, timeout: Duration::MAX };
 
 /// Where the other ranks are.
 #[derive(Debug)]
@@ -71,21 +91,25 @@ impl Communicator {
         let across = config.across.take();
         check_descriptors(config.world)?;
         let all_here = || Hosts::new(vec![(0..config.world).collect()], config.rank);
-        let (reach, hosts, heap) = if config.world == 1 {
+        let (reach, commons) = if config.world == 1 {
             let size = machine::memory().next_multiple_of(2 << 20);
             let segment = Arc::new(Segment::create(size)?.0);
-            (Reach::Alone, all_here(), Heap::new(segment, 0, size, 0))
+            let heap = Arc::new(Heap::new(segment, 0, size, 0));
+            (Reach::Alone, Commons::new(0, all_here(), heap, None, None))
         } else if let Some(across) = across {
-            let (remote, heap) = Remote::connect(&config, across, host)?;
-            let hosts = remote.hosts().clone();
-            (Reach::Hosts(Box::new(remote)), hosts, heap)
+            let (remote, commons) = Remote::connect(&config, across, host)?;
+            (Reach::Hosts(Box::new(remote)), commons)
         } else {
-            let hosts = all_here();
-            let (local, heap) = Local::connect(&config, &hosts, host)?;
-            (Reach::Host(Box::new(local)), hosts, heap)
+            let (local, commons) = Local::connect(&config, &all_here(), host)?;
+            (Reach::Host(Box::new(local)), commons)
         };
-        let (rank, world) = (config.rank, config.world);
-        Ok(Communicator { rank, world, sequence: 0, closed: None, heap: Arc::new(heap), hosts, reach })
+        let hosts = commons.hosts.clone();
+        Ok(Communicator::new(config.rank, hosts, reach, Founder::new(commons, 0, Roll::job(config.world))))
+    }
+
+    fn new(rank: Rank, hosts: Hosts, reach: Reach, founder: Founder) -> Communicator {
+        let world = founder.roll().ranks().len() as u32;
+        Communicator { rank, world, sequence: 0, closed: None, hosts, mail: None, reach, founder }
     }
 
     pub fn rank(&self) -> Rank {
@@ -94,6 +118,16 @@ impl Communicator {
 
     pub fn world(&self) -> u32 {
         self.world
+    }
+
+    /// Who the members are.
+    pub fn roll(&self) -> &Roll {
+        self.founder.roll()
+    }
+
+    /// What makes other groups out of the members of this one.
+    pub fn founder(&self) -> &Founder {
+        &self.founder
     }
 
     /// Which ranks share which host.
@@ -145,7 +179,7 @@ impl Communicator {
     pub fn allocate(&self, len: usize) -> Result<Block> {
         // After a time-out a slow rank may still write into an array that has been freed since.
         self.ensure_open()?;
-        self.heap.allocate(len).ok_or_else(|| {
+        self.founder.commons().heap.allocate(len).ok_or_else(|| {
             Error::NoMemory(format!("the shared heap of rank {} has no room for an array of {len} bytes", self.rank))
         })
     }
@@ -206,6 +240,39 @@ impl Communicator {
         self.end(call, outcome).map(|()| lengths)
     }
 
+    /// Sends, receives, or both: between two ranks, while the others do what they like.
+    pub fn exchange(&mut self, call: &Exchange<'_>, host: &mut dyn Host) -> Result<Option<Status>> {
+        self.ensure_open()?;
+        let Communicator { mail, reach, rank, founder, .. } = self;
+        let mail = mail.get_or_insert_with(|| {
+            Box::new(match reach {
+                Reach::Alone => Mail::alone((*rank, founder.roll()), ALONE),
+                Reach::Host(local) => local.mail(),
+                Reach::Hosts(remote) => remote.mail(),
+            })
+        });
+        mail.run(self.sequence + 1, call, host).map_err(|fault| self.fail(fault))
+    }
+
+    #[cold]
+    fn fail(&mut self, mail::Fault { leave, error }: mail::Fault) -> Error {
+        let Some((state, missing)) = leave else { return error };
+        match &mut self.reach {
+            Reach::Alone => {}
+            Reach::Host(local) => local.leave(state, &missing),
+            Reach::Hosts(remote) => remote.leave(state),
+        }
+        self.closed = Some(match &error {
+            Error::Interrupted => Error::Aborted(format!(
+                "the group is closed: this rank ({}) was interrupted while it sent or received{}",
+                self.roll().of(self.rank),
+                self.roll().of_group()
+            )),
+            other => other.clone(),
+        });
+        error
+    }
+
     /// Returns when every rank has called it.
     pub fn barrier(&mut self, call: &Call<'_>, host: &mut dyn Host) -> Result<()> {
         self.ensure_open()?;
@@ -253,9 +320,10 @@ impl Communicator {
     fn close(&mut self, call: &Call<'_>, error: Error) -> Error {
         self.closed = Some(match &error {
             Error::Interrupted => Error::Aborted(format!(
-                "the group is closed: this rank ({}) was interrupted in call #{} {}",
-                self.rank,
+                "the group is closed: this rank ({}) was interrupted in call #{}{} {}",
+                self.roll().of(self.rank),
                 self.sequence,
+                self.roll().of_group(),
                 call.describe()
             )),
             other => other.clone(),
@@ -264,7 +332,7 @@ impl Communicator {
     }
 
     fn ensure_open(&self) -> Result<()> {
-        self.closed.clone().map_or(Ok(()), Err)
+        self.closed.clone().map_or_else(|| self.founder.commons().ensure_open(), Err)
     }
 
     /// Leaves the group, because the program wants to or because an exception makes it. Others who still need this rank
@@ -273,11 +341,13 @@ impl Communicator {
         match &mut self.reach {
             Reach::Alone => {}
             Reach::Host(local) => local.shutdown(raised),
-            Reach::Hosts(remote) => {
-                remote.shutdown(raised);
-                // Links and control connections close with it.
-                self.reach = Reach::Alone;
-            }
+            Reach::Hosts(remote) => remote.shutdown(raised),
+        }
+        self.mail = None;
+        // Links close, and the memory of a group within the job is given back.
+        self.reach = Reach::Alone;
+        if self.roll().is_job() {
+            self.founder.commons().shut();
         }
         self.closed.get_or_insert_with(|| Error::Init("the group has been shut down".into()));
     }

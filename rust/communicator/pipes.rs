@@ -17,6 +17,7 @@ use crate::transport::shm::{Reader, Writer};
 use crate::wait::Wait;
 
 /// The pipes of one rank.
+#[derive(Clone, Debug)]
 pub(super) struct Pipes {
     segment: Arc<Segment>,
     layout: Layout,
@@ -32,10 +33,20 @@ impl Pipes {
 
     /// A link to `peer`, to be made once; None if it shares no memory with this rank.
     pub fn link(&self, peer: Rank) -> Option<Link> {
+        self.by(peer, Layout::pipe_of)
+    }
+
+    /// Another one, for what is sent outside collectives.
+    pub fn post(&self, peer: Rank) -> Option<Link> {
+        self.by(peer, Layout::post_of)
+    }
+
+    fn by(&self, peer: Rank, place: fn(&Layout, usize, usize) -> (usize, usize)) -> Option<Link> {
         let other = self.ranks.iter().position(|rank| *rank == peer)?;
         let ring = |reader, writer| {
-            let (offset, len) = self.layout.pipe_of(reader, writer);
-            Ring::new(Arc::clone(&self.segment), offset, len - Ring::size(0), offset_of!(Control, bell))
+            let (offset, len) = place(&self.layout, reader, writer);
+            let bell = self.layout.base + offset_of!(Control, bell);
+            Ring::new(Arc::clone(&self.segment), offset, len - Ring::size(0), bell)
         };
         Some(Link {
             tx: Box::new(Writer::new(ring(other, self.place), peer)),

@@ -38,7 +38,7 @@ impl Boards {
 
     #[inline]
     pub fn control(&self) -> &Control {
-        self.segment.at(0)
+        self.segment.at(self.layout.base)
     }
 
     #[inline]
@@ -56,7 +56,8 @@ impl Boards {
     /// Result of a meeting, `len` bytes. Written within `Meeting::enter`, read after `Meeting::done` says so.
     #[inline]
     pub fn result(&self, sequence: u64, len: usize) -> Bytes<'_> {
-        let at = offset_of!(Control, meetings) + (sequence % GENERATIONS) as usize * size_of::<Meeting>();
+        let at = self.layout.base + offset_of!(Control, meetings);
+        let at = at + (sequence % GENERATIONS) as usize * size_of::<Meeting>();
         self.segment.cells(at + offset_of!(Meeting, done) + payload_start(len), len)
     }
 

@@ -14,13 +14,13 @@
 //! Nothing here waits without a deadline. What the calls are, and how data moves, is not known here.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use crate::admission::{Channel, Claim, Dial, Key, Missed, Network, dial, socket};
+use crate::admission::{Channel, Claim, Dial, GroupId, Key, Missed, Network, dial, socket};
 use crate::error::{Error, Rank, Result, ranks, seconds};
 use crate::sync::Ordering;
 use crate::transport::tcp;
@@ -31,6 +31,7 @@ use super::desk::{Desk, calm};
 use super::news::News;
 use super::operator::Operator;
 use super::roster::State;
+use super::seat::{Group, Seat};
 use super::verdict::{Kind, Left, Report, Verdict, departed};
 
 /// How long a verdict may take: longer than every inquiry of the judge, and than the difference between the moments in
@@ -39,9 +40,18 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 /// Longest pause between attempts to reach a rank.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A rank's end of the control connections.
+/// A rank's end of the control connections, for the calls of one group.
 #[derive(Debug)]
 pub struct Control {
+    office: Arc<Office>,
+    seat: Arc<Seat>,
+    /// In a fork of this process there is no other end.
+    process: u32,
+}
+
+/// What all groups of the job share.
+#[derive(Debug)]
+struct Office {
     me: Rank,
     members: Vec<Member>,
     key: Key,
@@ -49,13 +59,14 @@ pub struct Control {
     silence: Duration,
     desk: Arc<Desk>,
     descriptors: Vec<RawFd>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Control {
-    /// Starts the control thread. `raise` is called by it when calls must look up: a verdict is there, somebody has left,
-    /// or `say` is wanted. It wakes those who do not sleep on `alert_fd`, and must not wait.
-    pub fn start(contacts: Contacts, raise: impl Fn() + Send + Sync + 'static) -> Result<Control> {
+    /// Starts the control thread, for the group of all. `raise` is called by it when calls must look up: a verdict is there,
+    /// somebody has left, or `say` is wanted. It is told who has left the job, or is lost, since it was called last; it wakes
+    /// those who do not sleep on `alert_fd`, and must not wait.
+    pub fn start(contacts: Contacts, raise: impl Fn(&[(Rank, State)]) + Send + Sync + 'static) -> Result<Control> {
         let desk = Arc::new(Desk::new(Box::new(raise))?);
         let lines = contacts.lines.iter().map(|(_, line)| line.as_fd().as_raw_fd());
         let own = [contacts.porch.descriptor(), desk.wake.as_raw_fd(), desk.alert.as_raw_fd()];
@@ -68,79 +79,112 @@ impl Control {
             .stack_size(256 << 10)
             .spawn(move || operator.run())
             .map_err(|e| Error::os("cannot start the control thread", e))?;
-        Ok(Control { me, members, key, network, silence, desk, descriptors, thread: Some(thread) })
+        let seat = desk.open(&Group::job(members.len() as u32));
+        let thread = Mutex::new(Some(thread));
+        let office = Office { me, members, key, network, silence, desk, descriptors, thread };
+        Ok(Control { office: Arc::new(office), seat, process: std::process::id() })
+    }
+
+    /// For the calls of another group, of which this rank is a member. It is left when this is dropped.
+    pub fn of_group(&self, group: &Group) -> Control {
+        Control { office: Arc::clone(&self.office), seat: self.desk().open(group), process: self.process }
+    }
+
+    fn desk(&self) -> &Desk {
+        &self.office.desk
+    }
+
+    fn id(&self) -> GroupId {
+        self.seat.group.id
+    }
+
+    fn post(&self, news: News) {
+        self.desk().post(&self.seat.group, news);
     }
 
     /// Everybody, by rank.
     pub fn members(&self) -> &[Member] {
-        &self.members
+        &self.office.members
     }
 
     /// Descriptors that a forked child must close: as long as it holds them, this rank's death is not seen.
     pub fn descriptors(&self) -> &[RawFd] {
-        &self.descriptors
+        &self.office.descriptors
     }
 
     /// How many connections have been turned away so far.
     pub fn strangers(&self) -> u64 {
-        self.desk.strangers.load(Ordering::Relaxed)
+        self.desk().strangers.load(Ordering::Relaxed)
     }
 
     /// Call `sequence` begins on this rank.
     #[inline]
     pub fn begun(&self, sequence: u64) {
-        self.desk.begin(sequence);
+        self.seat.begin(sequence);
     }
 
     /// Call `sequence` has ended well on this rank.
     #[inline]
     pub fn completed(&self, sequence: u64) {
-        self.desk.complete(sequence);
+        self.seat.complete(sequence);
     }
 
     pub fn verdict(&self) -> Option<&Verdict> {
-        self.desk.verdict()
+        self.seat.verdict()
     }
 
     /// Whether call `sequence` can no longer end: there is a verdict, or somebody who is needed has left.
     #[inline]
     pub fn broken(&self, sequence: u64) -> bool {
-        self.desk.is_broken(sequence)
+        self.seat.is_broken(sequence)
     }
 
     /// Whether `say` is wanted for call `sequence`; true once.
     pub fn asked(&self, sequence: u64) -> bool {
-        self.desk.is_asked(sequence)
+        self.seat.is_asked(sequence)
     }
 
     /// What this rank calls in call `sequence`.
     pub fn say(&self, sequence: u64, call: &str) {
-        self.desk.post(News::Says { sequence, call: call.into() });
+        self.post(News::Says { sequence, call: call.into() });
     }
 
     /// Call `sequence` takes long here. Ranks may be in different calls and each wait for one that has nothing to tell it.
     pub fn lingers(&self, sequence: u64, fingerprint: u64) {
-        self.desk.post(News::Lingers { sequence, fingerprint });
+        self.post(News::Lingers { sequence, fingerprint });
     }
 
     /// Becomes readable when anything here has changed, and stays so until `calm`.
     pub fn alert_fd(&self) -> BorrowedFd<'_> {
-        self.desk.alert.as_fd()
+        self.desk().alert.as_fd()
     }
 
     /// To be called before looking at what has changed.
     pub fn calm(&self) {
-        calm(&self.desk.alert);
+        calm(&self.desk().alert);
     }
 
     /// Tells rank 0 what happens here.
     pub fn report(&self, report: Report) {
-        self.desk.post(News::Report(report));
+        self.post(News::Report(report));
     }
 
-    /// Leaves the group, in the sight of all. Calls up to the last one completed do not need this rank any more.
+    /// Leaves the group, in the sight of all. Calls up to the last one completed do not need this rank any more. Who has
+    /// finished with the group of all, or has raised in it, leaves all others too.
     pub fn leave(&self, state: State) {
-        self.desk.post(News::Left(Left { rank: self.me, state, completed: self.desk.completed() }));
+        if self.id().is_job() {
+            if matches!(state, State::Finished | State::Raised) {
+                self.desk().leave_all(self.office.me, state);
+            }
+        } else if !self.seat.leave() {
+            return;
+        }
+        self.post(News::Left(Left { rank: self.office.me, state, completed: self.seat.completed() }));
+    }
+
+    /// Ends the control thread, for all groups of the job, once what was said last is on its way.
+    pub fn close(&self) {
+        self.office.close();
     }
 
     /// Tells rank 0 what happens here, and waits for the verdict. If none comes, rank 0 does not answer or has left, and
@@ -150,12 +194,12 @@ impl Control {
         let until = Instant::now() + PATIENCE;
         loop {
             self.calm();
-            let alone = self.desk.is_orphaned() || Instant::now() >= until;
+            let alone = self.desk().is_orphaned() || Instant::now() >= until;
             if let Some(verdict) = self.verdict() {
                 return Ok(verdict.clone());
             }
             if alone {
-                self.desk.pronounce(self.own_verdict(&report));
+                self.desk().pronounce(&self.seat.group, self.own_verdict(&report));
                 continue;
             }
             self.rest(until, host)?;
@@ -170,17 +214,19 @@ impl Control {
 
     fn own_verdict(&self, report: &Report) -> Verdict {
         let verdict = |kind, ranks, text| Verdict { kind, ranks, text };
-        let left = || self.desk.left().into_iter();
-        let hub = if self.desk.is_orphaned() { "has left" } else { "does not answer" };
+        let Office { me, members, desk, .. } = &*self.office;
+        let (of, orphaned) = (self.seat.group.suffix(), desk.is_orphaned());
+        let left = |sequence, call: &str| departed(self.seat.left().into_iter(), sequence, &of, call);
+        let hub = if orphaned { "has left" } else { "does not answer" };
         let silent = |what: String| {
             let text =
-                format!("{what}, and rank 0 ({}), which would know more, {hub}. The group is closed", self.members[0]);
+                format!("{what}, and rank 0 ({}), which would know more, {hub}. The group is closed", members[0]);
             verdict(Kind::TimedOut, vec![0], text)
         };
         match report {
-            Report::TimedOut { sequence, call, waited, awaited } => departed(left(), *sequence, call).unwrap_or_else(|| {
-                let what = format!("rank {} waited {} in call #{sequence} {call}", self.me, seconds(*waited));
-                match self.desk.is_orphaned() && !awaited.is_empty() {
+            Report::TimedOut { sequence, call, waited, awaited } => left(*sequence, call).unwrap_or_else(|| {
+                let what = format!("rank {me} waited {} in call #{sequence}{of} {call}", seconds(*waited));
+                match orphaned && !awaited.is_empty() {
                     true => {
                         let text = format!("{what} for {}. The group is closed", ranks(awaited));
                         verdict(Kind::TimedOut, awaited.clone(), text)
@@ -188,51 +234,75 @@ impl Control {
                     false => silent(what),
                 }
             }),
-            Report::Stuck { sequence, call } => departed(left(), *sequence, call)
-                .unwrap_or_else(|| silent(format!("somebody left before call #{sequence} {call}"))),
-            Report::Broken { sequence, rank, why } => departed(left(), *sequence, "").unwrap_or_else(|| {
-                let named = self.members.get(*rank as usize).map_or_else(String::new, |member| format!(" ({member})"));
+            Report::Stuck { sequence, call } => left(*sequence, call)
+                .unwrap_or_else(|| silent(format!("somebody left before call #{sequence}{of} {call}"))),
+            Report::Broken { sequence, rank, why } => left(*sequence, "").unwrap_or_else(|| {
+                let named = members.get(*rank as usize).map_or_else(String::new, |member| format!(" ({member})"));
                 let text = format!(
-                    "rank {rank} lost: the link from rank {} to it{named} broke ({why}), and rank 0, which would know more, \
-                     {hub}. The group is closed",
-                    self.me
+                    "rank {rank} lost: the link from rank {me} to it{named} broke ({why}), and rank 0, which would know more, \
+                     {hub}. The group is closed"
                 );
                 verdict(Kind::Lost, vec![*rank], text)
             }),
             Report::Differs { sequence, call } => {
                 let text = format!(
-                    "call #{sequence} differs between ranks: rank {} called {call}; what the others called is not known, since \
-                     rank 0 {hub}. The group is closed",
-                    self.me
+                    "call #{sequence}{of} differs between ranks: rank {me} called {call}; what the others called is not known, \
+                     since rank 0 {hub}. The group is closed"
                 );
-                verdict(Kind::Mismatch, vec![self.me], text)
+                verdict(Kind::Mismatch, vec![*me], text)
             }
             Report::Refused { sequence, reason } => {
                 let text =
-                    format!("rank {} could not take part in call #{sequence} ({reason}). The group is closed", self.me);
-                verdict(Kind::Mismatch, vec![self.me], text)
+                    format!("rank {me} could not take part in call #{sequence}{of} ({reason}). The group is closed");
+                verdict(Kind::Mismatch, vec![*me], text)
             }
-            Report::Failed { text } => verdict(Kind::Failed, vec![self.me], text.clone()),
+            Report::Failed { text } => verdict(Kind::Failed, vec![*me], text.clone()),
         }
     }
 
     /// The streams 0 to `count` that `rank`, which is higher, has opened to this one; `None` until all have come. Sockets
     /// are prepared for a link (`transport::tcp::prepare`).
     pub fn take(&self, rank: Rank, count: u16) -> Option<Vec<OwnedFd>> {
-        self.desk.take(rank, count)
+        self.desk().take(self.id(), rank, count)
+    }
+
+    /// Ranks that have opened a connection to send this one something, since this was asked last.
+    pub fn take_posts(&self) -> Vec<(Rank, OwnedFd)> {
+        self.desk().take_posts(self.id())
+    }
+
+    /// How many such connections have come in so far, for whatever group.
+    pub fn posts(&self) -> u64 {
+        self.desk().posts()
+    }
+
+    /// Whether a rank has left the group, or the job.
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.seat.left().iter().any(|left| left.rank == rank)
+    }
+
+    /// Opens a connection by which this rank sends another one something.
+    pub fn dial_post(&self, rank: Rank, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
+        self.call(rank, Channel::Post(self.id()), until, host)
     }
 
     /// Opens one stream to a lower rank.
     pub fn dial(&self, rank: Rank, stream: u16, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
-        let claim = Claim { from: self.me, to: rank, channel: Channel::Data(stream) };
+        let channel = if self.id().is_job() { Channel::Data(stream) } else { Channel::Group(self.id(), stream) };
+        self.call(rank, channel, until, host)
+    }
+
+    fn call(&self, rank: Rank, channel: Channel, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
+        let Office { me, members, key, network, silence, .. } = &*self.office;
+        let claim = Claim { from: *me, to: rank, channel };
         let stop = || self.verdict().is_some();
-        let call = Dial { key: &self.key, claim, network: &self.network, until, stop: &stop };
-        let member = &self.members[rank as usize];
+        let call = Dial { key, claim, network, until, stop: &stop };
+        let member = &members[rank as usize];
         let mut pause = Duration::from_millis(1);
         loop {
             let missed = match dial(&call, member.address, host)? {
                 Ok(socket) => {
-                    tcp::prepare(&socket, self.silence)?;
+                    tcp::prepare(&socket, *silence)?;
                     return Ok(socket);
                 }
                 Err(missed) => missed,
@@ -242,9 +312,9 @@ impl Control {
             }
             if Instant::now() >= until || matches!(missed, Missed::Refused(_)) {
                 let text = format!(
-                    "rank {} cannot open a link to rank {rank} ({member}) at {}: {missed}. Is a firewall between the two? \
+                    "rank {me} cannot open a link to rank {rank} ({member}) at {}: {missed}. Is a firewall between the two? \
                      ARX_IFACE and ARX_PORT_RANGE say which interface and ports are used. The group is closed",
-                    self.me, member.address
+                    member.address
                 );
                 return Err(self.settle(Report::Failed { text }, host)?.error());
             }
@@ -256,10 +326,27 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.desk.close();
-        if let Some(thread) = self.thread.take() {
+        if self.id().is_job() || self.process != std::process::id() {
+            return;
+        }
+        self.leave(State::Finished);
+        self.desk().dismiss(self.id());
+    }
+}
+
+impl Office {
+    fn close(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            self.desk.close();
             // A panic there has already been printed.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Office {
+    fn drop(&mut self) {
+        self.close();
     }
 }

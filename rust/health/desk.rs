@@ -1,31 +1,36 @@
-//! Where the control thread and the thread that makes calls meet. Nothing here waits for anything but the other's few
+//! Where the control thread and the threads that make calls meet. Nothing here waits for anything but the other's few
 //! instructions under the lock.
+//!
+//! Each group has a *seat* of its own: how far its calls are on this rank, who has left it, and its verdict. News may come before
+//! this rank has made the group, and after it has left it: the first are kept, the others dropped.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use crate::admission::GroupId;
 use crate::error::{Error, Rank, Result};
 use crate::sync::{AtomicU64, Ordering};
 
-use super::news::News;
-use super::verdict::{Left, Verdict};
+use super::news::{Letter, News};
+use super::roster::State;
+use super::seat::{Group, Seat};
+use super::verdict::{Kind, Left, Verdict};
 
-/// What the control thread does when a call must look up: wakes those who sleep on other things than the desk's own alert.
-pub(super) type Raise = Box<dyn Fn() + Send + Sync>;
+/// What the control thread does when a call must look up: wakes those who sleep on other things than the desk's own alert. It is
+/// told who has left the job since.
+pub(super) type Raise = Box<dyn Fn(&[(Rank, State)]) + Send + Sync>;
+
+/// In place of a stream's number: the connection by which a rank sends this one what is no part of a collective.
+pub(super) const POST: u16 = u16::MAX;
 
 pub(super) struct Desk {
-    begun: AtomicU64,
-    completed: AtomicU64,
-    /// Later calls than this need somebody who has left.
-    unbroken: AtomicU64,
-    /// Call whose description is wanted; 0: none.
-    asked: AtomicU64,
     pub strangers: AtomicU64,
-    verdict: OnceLock<Verdict>,
+    /// Connections for sending that have come in so far.
+    posts: AtomicU64,
     papers: Mutex<Papers>,
     /// Written by calls, read by the control thread.
     pub wake: OwnedFd,
@@ -36,18 +41,45 @@ pub(super) struct Desk {
 
 #[derive(Default)]
 struct Papers {
-    outgoing: Vec<News>,
+    outgoing: Vec<Letter>,
+    /// Of groups that this rank has made and not left, and of some that it has not made yet.
+    seats: BTreeMap<GroupId, Arc<Seat>>,
+    /// For each list of ranks, how many of its groups this rank has made.
+    made: BTreeMap<u64, u64>,
+    /// Who has left the job by itself, and what has been said of those who were lost.
     left: Vec<Left>,
+    lost: Vec<Verdict>,
     /// Data connections that have come in; one that has been taken leaves its place, so that nobody takes it again.
-    streams: BTreeMap<(Rank, u16), Option<OwnedFd>>,
+    streams: BTreeMap<(GroupId, Rank, u16), Option<OwnedFd>>,
     /// Rank 0 has left: nobody judges any more.
     orphaned: bool,
     closing: bool,
 }
 
+impl Papers {
+    /// Whether this rank has left the group. Those of one list are made one after the other.
+    fn is_past(&self, id: GroupId) -> bool {
+        !self.seats.contains_key(&id) && self.made.get(&id.list).is_some_and(|made| id.number < *made)
+    }
+
+    fn seat(&mut self, group: &Group) -> Option<Arc<Seat>> {
+        if self.is_past(group.id) {
+            return None;
+        }
+        let Papers { seats, left, lost, .. } = self;
+        let seat = seats.entry(group.id).or_insert_with(|| {
+            let seat = Seat::new(group.clone());
+            left.iter().for_each(|left| seat.note_departed(*left));
+            lost.iter().for_each(|verdict| seat.mourn(verdict));
+            Arc::new(seat)
+        });
+        Some(Arc::clone(seat))
+    }
+}
+
 impl std::fmt::Debug for Desk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("verdict", &self.verdict.get()).finish_non_exhaustive()
+        f.debug_struct("Desk").finish_non_exhaustive()
     }
 }
 
@@ -58,12 +90,8 @@ impl Desk {
                 .map_err(|e| Error::os("cannot create an eventfd for the control thread", e))
         };
         Ok(Desk {
-            begun: AtomicU64::new(0),
-            completed: AtomicU64::new(0),
-            unbroken: AtomicU64::new(u64::MAX),
-            asked: AtomicU64::new(0),
             strangers: AtomicU64::new(0),
-            verdict: OnceLock::new(),
+            posts: AtomicU64::new(0),
             papers: Mutex::new(Papers::default()),
             wake: bell()?,
             alert: bell()?,
@@ -77,37 +105,33 @@ impl Desk {
 
     // What calls do.
 
-    pub fn begin(&self, sequence: u64) {
-        // Relaxed: read only to say how far this rank is.
-        self.begun.store(sequence, Ordering::Relaxed);
+    /// The seat of a group that this rank makes now.
+    pub fn open(&self, group: &Group) -> Arc<Seat> {
+        let mut papers = self.papers();
+        let seat = papers.seat(group).expect("made once");
+        let made = papers.made.entry(group.id.list).or_default();
+        *made = (*made).max(group.id.number + 1);
+        seat
     }
 
-    pub fn complete(&self, sequence: u64) {
-        self.completed.store(sequence, Ordering::Relaxed);
+    /// Leaves a group, and forgets it.
+    pub fn dismiss(&self, id: GroupId) {
+        let mut papers = self.papers();
+        papers.seats.remove(&id);
+        papers.streams.retain(|(group, ..), _| *group != id);
     }
 
-    pub fn completed(&self) -> u64 {
-        self.completed.load(Ordering::Relaxed)
-    }
-
-    pub fn verdict(&self) -> Option<&Verdict> {
-        self.verdict.get()
-    }
-
-    pub fn is_broken(&self, sequence: u64) -> bool {
-        // acquires: the list of those who have left
-        sequence > self.unbroken.load(Ordering::Acquire) || self.verdict.get().is_some()
-    }
-
-    /// Whether rank 0 wants to know what this rank calls in call `sequence`; asked once.
-    pub fn is_asked(&self, sequence: u64) -> bool {
-        self.asked.load(Ordering::Relaxed) == sequence
-            && self.asked.compare_exchange(sequence, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-
-    pub fn post(&self, news: News) {
-        self.papers().outgoing.push(news);
+    pub fn post(&self, group: &Group, news: News) {
+        self.papers().outgoing.push(Letter { group: group.clone(), news });
         ring(&self.wake);
+    }
+
+    /// Says of every group that this rank leaves it.
+    pub fn leave_all(&self, me: Rank, state: State) {
+        let seats: Vec<_> = self.papers().seats.values().cloned().collect();
+        for seat in seats.iter().filter(|seat| !seat.group.id.is_job() && seat.leave()) {
+            self.post(&seat.group, News::Left(Left { rank: me, state, completed: seat.completed() }));
+        }
     }
 
     pub fn close(&self) {
@@ -115,77 +139,110 @@ impl Desk {
         ring(&self.wake);
     }
 
-    pub fn left(&self) -> Vec<Left> {
-        self.papers().left.clone()
-    }
-
+    /// Whether rank 0 has left the job: nobody judges any more.
     pub fn is_orphaned(&self) -> bool {
         self.papers().orphaned
     }
 
+    /// Whether a rank has left the job by itself.
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.papers().left.iter().any(|left| left.rank == rank)
+    }
+
     /// All `count` streams from `rank`, once all have come.
-    pub fn take(&self, rank: Rank, count: u16) -> Option<Vec<OwnedFd>> {
+    pub fn take(&self, group: GroupId, rank: Rank, count: u16) -> Option<Vec<OwnedFd>> {
         let mut papers = self.papers();
-        let ready = (0..count).all(|stream| matches!(papers.streams.get(&(rank, stream)), Some(Some(_))));
+        let ready = (0..count).all(|stream| matches!(papers.streams.get(&(group, rank, stream)), Some(Some(_))));
         if !ready {
             return None;
         }
-        let streams = (0..count).filter_map(|stream| papers.streams.get_mut(&(rank, stream))?.take());
+        let streams = (0..count).filter_map(|stream| papers.streams.get_mut(&(group, rank, stream))?.take());
         Some(streams.collect())
+    }
+
+    pub fn posts(&self) -> u64 {
+        self.posts.load(Ordering::Acquire)
+    }
+
+    /// Ranks of a group from which connections for sending have come in since.
+    pub fn take_posts(&self, group: GroupId) -> Vec<(Rank, OwnedFd)> {
+        let mut papers = self.papers();
+        let range = (group, 0, 0)..=(group, Rank::MAX, POST);
+        let posts = papers.streams.range_mut(range).filter(|((.., stream), _)| *stream == POST);
+        posts.filter_map(|((_, rank, _), socket)| Some((*rank, socket.take()?))).collect()
     }
 
     // What the control thread does.
 
-    pub fn outgoing(&self) -> (Vec<News>, bool) {
+    pub fn outgoing(&self) -> (Vec<Letter>, bool) {
         let mut papers = self.papers();
         (std::mem::take(&mut papers.outgoing), papers.closing)
     }
 
-    pub fn where_am_i(&self, question: u32) -> News {
-        // In this order, so that a rank never seems to have completed what it has not begun.
-        let completed = self.completed();
-        News::Here { question, begun: self.begun.load(Ordering::Relaxed), completed }
+    /// The seat that news of `group` concern; None if this rank has left it.
+    pub fn seat(&self, group: &Group) -> Option<Arc<Seat>> {
+        self.papers().seat(group)
     }
 
-    pub fn ask(&self, sequence: u64) {
-        self.asked.store(sequence, Ordering::Relaxed);
-        self.alert();
+    pub fn ask(&self, group: &Group, sequence: u64) {
+        if let Some(seat) = self.seat(group) {
+            seat.ask(sequence);
+            self.alert(&[]);
+        }
     }
 
-    pub fn note_left(&self, left: Left) {
-        self.papers().left.push(left);
-        // publishes: the list
-        self.unbroken.fetch_min(left.completed, Ordering::Release);
-        self.alert();
+    /// Another rank has left a group; the group of all, if it has left the job.
+    pub fn note_left(&self, group: &Group, left: Left) {
+        if let Some(seat) = self.seat(group) {
+            seat.note_left(left);
+        }
+        let departs = group.id.is_job() && matches!(left.state, State::Finished | State::Raised);
+        if departs {
+            let mut papers = self.papers();
+            papers.left.push(left);
+            papers.seats.values().for_each(|seat| seat.note_departed(left));
+        }
+        let departed = [(left.rank, left.state)];
+        self.alert(if departs { &departed } else { &[] });
     }
 
     pub fn orphan(&self) {
         self.papers().orphaned = true;
-        self.alert();
+        self.alert(&[]);
     }
 
-    /// Only the first verdict counts.
-    pub fn pronounce(&self, verdict: Verdict) {
-        if self.verdict.set(verdict).is_ok() {
-            self.alert();
+    /// Only the first verdict on a group counts. Of those who are lost all groups hear in which they were.
+    pub fn pronounce(&self, group: &Group, verdict: Verdict) {
+        if let Some(seat) = self.seat(group) {
+            seat.pronounce(verdict.clone());
         }
+        let mut departed = Vec::new();
+        if group.id.is_job() && verdict.kind == Kind::Lost {
+            departed.extend(verdict.ranks.iter().map(|rank| (*rank, State::Dead)));
+            let mut papers = self.papers();
+            papers.seats.values().for_each(|seat| seat.mourn(&verdict));
+            papers.lost.push(verdict);
+        }
+        self.alert(&departed);
     }
 
-    /// Takes in a data connection; gives it back if there has been one in its place.
-    pub fn put(&self, rank: Rank, stream: u16, socket: OwnedFd) -> std::result::Result<(), OwnedFd> {
+    /// Takes in a data connection; gives it back if there has been one in its place, or this rank has left the group.
+    pub fn put(&self, group: GroupId, rank: Rank, stream: u16, socket: OwnedFd) -> std::result::Result<(), OwnedFd> {
         let mut papers = self.papers();
-        if papers.streams.contains_key(&(rank, stream)) {
+        if papers.is_past(group) || papers.streams.contains_key(&(group, rank, stream)) {
             return Err(socket);
         }
-        papers.streams.insert((rank, stream), Some(socket));
+        papers.streams.insert((group, rank, stream), Some(socket));
         drop(papers);
+        // publishes: that it is there to be taken
+        self.posts.fetch_add(u64::from(stream == POST), Ordering::Release);
         ring(&self.alert);
         Ok(())
     }
 
-    fn alert(&self) {
+    fn alert(&self, departed: &[(Rank, State)]) {
         ring(&self.alert);
-        (self.raise)();
+        (self.raise)(departed);
     }
 }
 
@@ -200,4 +257,47 @@ pub(super) fn calm(bell: &OwnedFd) {
     let mut count = [0; 8];
     // Nothing to read: it was calm.
     while rustix::io::read(bell, &mut count) == Err(Errno::INTR) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(list: u64, number: u64, ranks: &[Rank]) -> Group {
+        Group { id: GroupId { list, number }, ranks: ranks.into(), name: "g".into() }
+    }
+
+    fn left(rank: Rank) -> Left {
+        Left { rank, state: State::Finished, completed: 0 }
+    }
+
+    #[test]
+    fn news_of_a_group_wait_until_it_is_made_and_are_dropped_once_it_is_left() {
+        let desk = Desk::new(Box::new(|_| ())).expect("descriptors");
+        let [first, second] = [0, 1].map(|number| group(5, number, &[1, 2]));
+        desk.note_left(&first, left(2));
+        let seat = desk.open(&first);
+        assert!(seat.is_broken(1));
+        desk.dismiss(first.id);
+        desk.note_left(&first, left(1));
+        assert!(desk.seat(&first).is_none(), "it is past");
+        assert!(!desk.open(&second).is_broken(1), "the same ranks, another group");
+        assert_eq!(desk.papers().seats.len(), 1);
+    }
+
+    #[test]
+    fn who_has_left_the_job_or_is_lost_is_missed_in_every_group_of_which_it_is_a_member() {
+        let desk = Desk::new(Box::new(|_| ())).expect("descriptors");
+        let job = Group::job(5);
+        let [of_2, of_3, late] =
+            [&[1, 2][..], &[1, 3], &[1, 3]].map(|ranks| group(ranks.len() as u64, ranks[1].into(), ranks));
+        let seats = [&of_2, &of_3].map(|group| desk.open(group));
+        desk.note_left(&job, left(2));
+        assert_eq!(seats.each_ref().map(|seat| seat.is_broken(1)), [true, false]);
+        let verdict = Verdict { kind: Kind::Lost, ranks: vec![3], text: "rank 3 lost".into() };
+        desk.pronounce(&job, verdict.clone());
+        assert_eq!(seats[1].verdict(), Some(&verdict));
+        let late = Group { id: GroupId { list: 9, number: 0 }, ..late };
+        assert_eq!(desk.open(&late).verdict(), Some(&verdict), "made afterwards");
+    }
 }

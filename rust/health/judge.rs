@@ -26,6 +26,8 @@ use crate::error::{Rank, list, ranks, seconds};
 
 use super::contacts::Member;
 use super::news::News;
+use super::roster::State;
+use super::seat::Group;
 use super::verdict::{Kind, Left, Report, Verdict, departed};
 
 /// Deaths, or departures, so close together are one event.
@@ -41,6 +43,8 @@ const REASON: Duration = Duration::from_secs(1);
 struct Standing {
     gone: Option<End>,
     left: Option<Left>,
+    /// It has left the job by itself, so that its connection may end.
+    departed: bool,
     /// Question that it answered last, calls begun and completed.
     here: Option<(u32, u64, u64)>,
     says: Option<(u64, String)>,
@@ -48,6 +52,17 @@ struct Standing {
     lingers: Option<(u64, u64)>,
     /// It has waited as long as it wanted to.
     tired: bool,
+    /// It is no member of the group.
+    foreign: bool,
+    /// A verdict has said that it is lost.
+    mourned: bool,
+}
+
+impl Standing {
+    /// Whether it still takes part in calls.
+    fn is_there(&self) -> bool {
+        self.gone.is_none() && self.left.is_none() && !self.foreign
+    }
 }
 
 /// What an inquiry is about, weightier matters first.
@@ -74,7 +89,10 @@ impl Matter {
 
 #[derive(Debug)]
 pub(super) struct Judge {
+    /// All ranks of the job.
     members: Vec<Member>,
+    /// Whose calls it judges (`Group::suffix`).
+    of: String,
     silence: Duration,
     standing: Vec<Standing>,
     inquiry: Option<(Matter, Instant)>,
@@ -88,7 +106,35 @@ pub(super) struct Judge {
 impl Judge {
     pub fn new(members: Vec<Member>, silence: Duration) -> Judge {
         let standing = vec![Standing::default(); members.len()];
-        Judge { members, silence, standing, inquiry: None, tired: None, question: 0, over: false, out: Vec::new() }
+        let (of, out) = (String::new(), Vec::new());
+        Judge { members, of, silence, standing, inquiry: None, tired: None, question: 0, over: false, out }
+    }
+
+    /// Of another group than that of all.
+    pub fn of_group(members: Vec<Member>, group: &Group) -> Judge {
+        let mut judge = Judge::new(members, Duration::ZERO);
+        judge.of = group.suffix();
+        for (rank, standing) in (0..).zip(&mut judge.standing) {
+            standing.foreign = !group.ranks.contains(&rank);
+        }
+        judge
+    }
+
+    /// Whether no member is there any more.
+    pub fn is_deserted(&self) -> bool {
+        self.alive().next().is_none()
+    }
+
+    /// A rank has left the job, or is lost, which all ranks hear anyway: nothing is to be expected of it.
+    pub fn part(&mut self, rank: Rank, state: State) {
+        let standing = &mut self.standing[rank as usize];
+        if state == State::Dead {
+            standing.gone.get_or_insert(End::Closed);
+            // All members have been told, or will be: that is what keeps them from going on.
+            self.over |= !standing.foreign;
+        } else {
+            standing.left.get_or_insert(Left { rank, state, completed: 0 });
+        }
     }
 
     /// News for everybody.
@@ -112,7 +158,7 @@ impl Judge {
         // Those who die with their host are not gone within 20 ms of each other.
         let first_silent = end == End::Silent && self.standing.iter().all(|s| s.gone != Some(End::Silent));
         let standing = &mut self.standing[rank as usize];
-        if standing.left.is_some() {
+        if standing.departed {
             return;
         }
         standing.gone = Some(end);
@@ -131,7 +177,9 @@ impl Judge {
             News::Report(report) => self.report(from, report, now),
             News::Left(left) => {
                 let left = Left { rank: from, ..left };
-                self.standing[from as usize].left.get_or_insert(left);
+                let standing = &mut self.standing[from as usize];
+                standing.left.get_or_insert(left);
+                standing.departed |= matches!(left.state, State::Finished | State::Raised);
                 self.out.push(News::Left(left));
             }
             News::Here { question, begun, completed } => {
@@ -168,7 +216,8 @@ impl Judge {
             Report::Differs { sequence, .. } => self.differs(sequence, now),
             Report::Refused { sequence, reason } => {
                 let text = format!(
-                    "call #{sequence} differs between ranks: rank {from} could not take part ({reason}). The group is closed"
+                    "call #{sequence}{} differs between ranks: rank {from} could not take part ({reason}). The group is closed",
+                    self.of
                 );
                 self.pronounce(Kind::Mismatch, vec![from], text);
             }
@@ -193,7 +242,8 @@ impl Judge {
     /// Begins an inquiry, unless one is going on about something as weighty. Whether it did.
     fn open(&mut self, matter: Matter, until: Instant) -> bool {
         let free = self.inquiry.as_ref().is_none_or(|(current, _)| current.weight() < matter.weight());
-        let begin = free && !self.over;
+        // Deaths matter to other groups too.
+        let begin = free && (!self.over || matches!(matter, Matter::Deaths));
         if begin {
             self.inquiry = Some((matter, until));
         }
@@ -218,7 +268,7 @@ impl Judge {
     }
 
     fn alive(&self) -> impl Iterator<Item = Rank> + use<'_> {
-        (0..).zip(&self.standing).filter(|(_, s)| s.gone.is_none() && s.left.is_none()).map(|(rank, _)| rank)
+        (0..).zip(&self.standing).filter(|(_, s)| s.is_there()).map(|(rank, _)| rank)
     }
 
     /// Calls begun and completed, if the rank has answered the question that is open.
@@ -256,9 +306,10 @@ impl Judge {
                     let missing = self.missing(by, sequence, awaited);
                     let details: Vec<String> = missing.iter().map(|rank| self.progress(*rank, sequence)).collect();
                     let text = format!(
-                        "rank {by} waited {} in call #{sequence} {call} for {}: {}. The group is closed. Is it stuck, or busy \
+                        "rank {by} waited {} in call #{sequence}{} {call} for {}: {}. The group is closed. Is it stuck, or busy \
                          for longer than timeout= allows?",
                         seconds(waited),
+                        self.of,
                         ranks(&missing),
                         details.join("; ")
                     );
@@ -275,7 +326,9 @@ impl Judge {
         let with_it: Vec<Rank> =
             self.alive().filter(|rank| silent.contains(&self.node(*rank)) && self.answer(*rank).is_none()).collect();
         with_it.iter().for_each(|rank| self.standing[*rank as usize].gone = Some(End::Silent));
-        let lost: Vec<Rank> = (0..).zip(&self.standing).filter(|(_, s)| s.gone.is_some()).map(|(r, _)| r).collect();
+        let news = |s: &Standing| s.gone.is_some() && !s.mourned;
+        let lost: Vec<Rank> = (0..).zip(&self.standing).filter(|(_, s)| news(s)).map(|(r, _)| r).collect();
+        lost.iter().for_each(|rank| self.standing[*rank as usize].mourned = true);
         let text = format!("{} lost: {}. The group is closed", ranks(&lost), self.epitaphs(&lost).join("; "));
         self.pronounce(Kind::Lost, lost, text);
     }
@@ -308,7 +361,7 @@ impl Judge {
     fn decide_departure(&mut self, sequence: u64, call: &str) -> bool {
         // Who gave up waiting and left, while rank 0 did not answer, is not the one to blame.
         let left = self.standing.iter().filter(|s| !s.tired).filter_map(|s| s.left);
-        match departed(left, sequence, call) {
+        match departed(left, sequence, &self.of, call) {
             Some(Verdict { kind, ranks, text }) => {
                 self.pronounce(kind, ranks, text);
                 true
@@ -347,7 +400,8 @@ impl Judge {
         parts.extend(
             others.iter().filter(|(who, _)| !who.is_empty()).map(|(who, what)| format!("{} {what}", ranks(who))),
         );
-        let text = format!("call #{sequence} differs between ranks: {}. The group is closed", parts.join("; "));
+        let of = &self.of;
+        let text = format!("call #{sequence}{of} differs between ranks: {}. The group is closed", parts.join("; "));
         self.pronounce(Kind::Mismatch, odd, text);
     }
 
@@ -388,7 +442,7 @@ impl Judge {
     }
 
     fn pronounce(&mut self, kind: Kind, ranks: Vec<Rank>, text: String) {
-        if !self.over {
+        if !self.over || kind == Kind::Lost {
             self.over = true;
             self.inquiry = None;
             self.out.push(News::Verdict(Verdict { kind, ranks, text }));

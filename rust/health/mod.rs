@@ -8,18 +8,22 @@
 //! A rank blocks a call only if it is not active *and* has not completed that call: what a rank published before it left
 //! stays readable, since the memory is shared.
 //!
-//! **Over several hosts.** `control` is what a rank's calls see; its thread is the `operator`, who on rank 0 has a `judge`.
-//! `desk` is where calls and thread meet, `news` what the control connections carry, `verdict` what comes of it.
+//! **Over several hosts.** `control` is what a rank's calls see; its thread is the `operator`, who on rank 0 has a `court` with a
+//! `judge` for each group. `desk` is where calls and thread meet, with a `seat` for each group, `news` what the control
+//! connections carry, `verdict` what comes of it. Whatever happens in a group closes that group; only who is lost is lost to
+//! all groups of which it is a member.
 //!
 //! No thread of this room runs Python, and each is joined at shutdown.
 
 mod contacts;
 mod control;
+mod court;
 mod desk;
 mod judge;
 mod news;
 mod operator;
 mod roster;
+mod seat;
 #[cfg(test)]
 mod trials;
 mod verdict;
@@ -28,5 +32,6 @@ mod watcher;
 pub use contacts::{Contacts, Member};
 pub use control::Control;
 pub use roster::{Entry, MAX_WORLD, Roster, State};
+pub use seat::Group;
 pub use verdict::{Kind, Left, Report, Verdict};
 pub use watcher::{Alarm, Door, Watcher};

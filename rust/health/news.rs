@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::admission::{Reader, Writer};
+use crate::admission::{GroupId, Reader, Writer};
 use crate::error::Rank;
 
 use super::roster::State;
+use super::seat::Group;
 use super::verdict::{Left, Report, Verdict};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +41,47 @@ pub(super) enum News {
     Verdict(Verdict),
 }
 
+/// News of a group. Those of the group of all are what they are; others begin with who the group is, since rank 0, which has to
+/// judge, may not be a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Letter {
+    pub group: Group,
+    pub news: News,
+}
+
+const OF_GROUP: u8 = 30;
+
+impl Letter {
+    pub fn encode(&self) -> Vec<u8> {
+        let Letter { group: Group { id, ranks, name }, news } = self;
+        if id.is_job() {
+            return news.encode();
+        }
+        let mut bytes = Writer::new(OF_GROUP).long(id.list).long(id.number).text(name).ranks(ranks).done();
+        bytes.extend(news.encode());
+        bytes
+    }
+
+    /// `job`: the group of all. None unless a group has a member, and no others than ranks of the job.
+    pub fn decode(bytes: &[u8], job: &Group) -> Option<Letter> {
+        if bytes.first() != Some(&OF_GROUP) {
+            return Some(Letter { group: job.clone(), news: News::decode(bytes)? });
+        }
+        let mut r = Reader::new(&bytes[1..]);
+        let id = GroupId { list: r.long()?, number: r.long()? };
+        let (name, ranks) = (r.text()?, r.ranks()?);
+        let fits = !id.is_job() && !ranks.is_empty() && ranks.iter().all(|rank| job.ranks.contains(rank));
+        let group = fits.then(|| Group { id, ranks: ranks.into(), name: name.into() })?;
+        Some(Letter { group, news: News::decode(r.rest())? })
+    }
+}
+
 impl News {
+    /// What only rank 0 may say.
+    pub fn is_from_rank_0(&self) -> bool {
+        matches!(self, News::Where { .. } | News::Say { .. } | News::Verdict(_))
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         match self {
             News::Report(report) => write_report(report),
@@ -140,6 +181,24 @@ mod tests {
                 assert_eq!(News::decode(&bytes[..end]), None);
             }
             assert_eq!(News::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn letters_of_groups_survive_the_wire() {
+        let job = Group::job(10);
+        let group = Group { id: GroupId { list: u64::MAX, number: 3 }, ranks: [7, 2].into(), name: "rows[1]".into() };
+        for news in news() {
+            for group in [&job, &group] {
+                let letter = Letter { group: group.clone(), news: news.clone() };
+                let bytes = letter.encode();
+                assert_eq!(Letter::decode(&bytes, &job), Some(letter));
+                for end in 0..bytes.len() {
+                    assert_eq!(Letter::decode(&bytes[..end], &job), None);
+                }
+            }
+            let letter = Letter { group: group.clone(), news };
+            assert_eq!(Letter::decode(&letter.encode(), &Group::job(7)), None, "rank 7 is no rank of that job");
         }
     }
 

@@ -1,9 +1,9 @@
 //! The control thread: sits at the switchboard between this rank's calls, its control connections, and the porch.
 //!
 //! ```text
-//! repeat: sleep on: desk, connections, porch, the judge's deadline
-//!         desk        → what calls report goes to rank 0; on rank 0 to the judge
-//!         connections → on rank 0 to the judge, elsewhere to the desk; an end is a death unless the rank had left
+//! repeat: sleep on: desk, connections, porch, the court's deadline
+//!         desk        → what calls report goes to rank 0; on rank 0 to the court
+//!         connections → on rank 0 to the court, elsewhere to the desk; an end is a death unless the rank had left
 //!         porch       → data connections to the desk; whoever else comes is sent away
 //! ```
 //! It never touches Python and runs nothing that waits.
@@ -20,9 +20,10 @@ use crate::sync::Ordering;
 use crate::transport::tcp;
 
 use super::contacts::Contacts;
-use super::desk::{Desk, calm};
-use super::judge::Judge;
-use super::news::News;
+use super::court::Court;
+use super::desk::{Desk, POST, calm};
+use super::news::{Letter, News};
+use super::seat::Group;
 use super::verdict::{Kind, Verdict};
 
 /// Streams that two ranks may have between them.
@@ -33,14 +34,16 @@ const FAREWELL: Duration = Duration::from_millis(200);
 pub(super) struct Operator {
     contacts: Contacts,
     desk: Arc<Desk>,
+    job: Group,
     /// Rank 0 has one.
-    judge: Option<Judge>,
+    court: Option<Court>,
 }
 
 impl Operator {
     pub fn new(contacts: Contacts, desk: Arc<Desk>) -> Operator {
-        let judge = (contacts.me == 0).then(|| Judge::new(contacts.members.clone(), contacts.silence));
-        Operator { contacts, desk, judge }
+        let court = (contacts.me == 0).then(|| Court::new(contacts.members.clone(), contacts.silence));
+        let job = Group::job(contacts.members.len() as u32);
+        Operator { contacts, desk, job, court }
     }
 
     pub fn run(mut self) {
@@ -48,19 +51,19 @@ impl Operator {
             let spoke = self.sleep();
             calm(&self.desk.wake);
             let (outgoing, closing) = self.desk.outgoing();
-            outgoing.into_iter().for_each(|news| self.post(news));
+            outgoing.into_iter().for_each(|letter| self.post(letter));
             self.hear(spoke);
             for arrival in self.contacts.porch.advance(Instant::now()) {
                 self.admit(arrival);
             }
             // Relaxed: a number for people.
             self.desk.strangers.store(self.contacts.porch.turned_away(), Ordering::Relaxed);
-            if let Some(judge) = &mut self.judge {
-                judge.tick(Instant::now());
+            if let Some(court) = &mut self.court {
+                court.tick(Instant::now());
             }
             self.spread();
             // Rank 0 does not leave in the middle of an inquiry: the others count on the verdict.
-            if closing && self.judge.as_ref().and_then(Judge::deadline).is_none() {
+            if closing && self.court.as_ref().and_then(Court::deadline).is_none() {
                 self.part();
                 return;
             }
@@ -73,7 +76,7 @@ impl Operator {
         let mut list = vec![PollFd::from_borrowed_fd(self.desk.wake.as_fd(), PollFlags::IN)];
         list.extend(lines.iter().map(|(_, line)| line.interest()));
         porch.watch(&mut list);
-        let deadline = porch.deadline().into_iter().chain(self.judge.as_ref().and_then(Judge::deadline)).min();
+        let deadline = porch.deadline().into_iter().chain(self.court.as_ref().and_then(Court::deadline)).min();
         let time = deadline.map(|deadline| {
             // A little late rather than a little early, which would be once more round.
             let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(100);
@@ -88,11 +91,11 @@ impl Operator {
     }
 
     /// Sends what a call of this rank has to say.
-    fn post(&mut self, news: News) {
-        match &mut self.judge {
-            Some(judge) => judge.hear(0, news, Instant::now()),
+    fn post(&mut self, letter: Letter) {
+        match &mut self.court {
+            Some(court) => court.hear(0, letter, Instant::now()),
             // If rank 0 is gone, the desk knows by now.
-            None => self.contacts.lines.iter_mut().for_each(|(_, line)| line.send(&news.encode())),
+            None => self.contacts.lines.iter_mut().for_each(|(_, line)| line.send(&letter.encode())),
         }
     }
 
@@ -103,8 +106,8 @@ impl Operator {
             loop {
                 match self.contacts.lines[at].1.receive() {
                     Ok(None) => break,
-                    Ok(Some(bytes)) => match News::decode(&bytes) {
-                        Some(news) => self.heard(rank, news),
+                    Ok(Some(bytes)) => match Letter::decode(&bytes, &self.job) {
+                        Some(letter) => self.heard(rank, letter),
                         None => {
                             self.ended(at, End::Garbled);
                             break;
@@ -119,11 +122,11 @@ impl Operator {
         }
     }
 
-    fn heard(&mut self, rank: Rank, news: News) {
-        match &mut self.judge {
-            Some(judge) => judge.hear(rank, news, Instant::now()),
+    fn heard(&mut self, rank: Rank, letter: Letter) {
+        match &mut self.court {
+            Some(court) => court.hear(rank, letter, Instant::now()),
             None => {
-                if let Some(answer) = self.deliver(news) {
+                if let Some(answer) = self.deliver(letter) {
                     self.post(answer);
                 }
             }
@@ -132,8 +135,8 @@ impl Operator {
 
     fn ended(&mut self, at: usize, end: End) {
         let (rank, _) = self.contacts.lines.remove(at);
-        match &mut self.judge {
-            Some(judge) => judge.ended(rank, end, Instant::now()),
+        match &mut self.court {
+            Some(court) => court.ended(rank, end, Instant::now()),
             None => self.abandoned(end),
         }
     }
@@ -141,8 +144,8 @@ impl Operator {
     /// Rank 0 is gone. Nobody is left to judge, but everybody sees the same.
     fn abandoned(&mut self, end: End) {
         let members = &self.contacts.members;
-        if self.desk.left().iter().any(|left| left.rank == 0) {
-            self.desk.orphan();
+        self.desk.orphan();
+        if self.desk.has_left(0) {
             return;
         }
         let host = &members[0].host;
@@ -155,30 +158,35 @@ impl Operator {
             End::Closed => (vec![0], format!("{} is gone (killed, crashed, out of memory?)", members[0])),
         };
         let text = format!("{} lost: {why}. The group is closed", ranks(&lost));
-        self.desk.pronounce(Verdict { kind: Kind::Lost, ranks: lost, text });
+        self.desk.pronounce(&self.job, Verdict { kind: Kind::Lost, ranks: lost, text });
     }
 
     /// News from rank 0, for this rank. What it answers at once.
-    fn deliver(&self, news: News) -> Option<News> {
+    fn deliver(&self, Letter { group, news }: Letter) -> Option<Letter> {
         match news {
-            News::Where { question } => return Some(self.desk.where_am_i(question)),
-            News::Say { sequence } => self.desk.ask(sequence),
-            News::Left(left) if left.rank != self.contacts.me => self.desk.note_left(left),
-            News::Verdict(verdict) => self.desk.pronounce(verdict),
+            News::Where { question } => {
+                let news = self.desk.seat(&group)?.where_am_i(question);
+                return Some(Letter { group, news });
+            }
+            News::Say { sequence } => self.desk.ask(&group, sequence),
+            News::Left(left) if left.rank != self.contacts.me => self.desk.note_left(&group, left),
+            News::Verdict(verdict) => self.desk.pronounce(&group, verdict),
             // Its own departure, and what only other ranks say.
             News::Left(_) | News::Report(_) | News::Here { .. } | News::Says { .. } | News::Lingers { .. } => {}
         }
         None
     }
 
-    /// Sends what the judge has decided.
+    /// Sends what the court has decided to those whom it concerns.
     fn spread(&mut self) {
-        while let Some(out) = self.judge.as_mut().map(Judge::take).filter(|out| !out.is_empty()) {
-            for news in out {
-                let bytes = news.encode();
-                self.contacts.lines.iter_mut().for_each(|(_, line)| line.send(&bytes));
-                if let (Some(answer), Some(judge)) = (self.deliver(news), &mut self.judge) {
-                    judge.hear(0, answer, Instant::now());
+        while let Some(out) = self.court.as_mut().map(Court::take).filter(|out| !out.is_empty()) {
+            for letter in out {
+                let (bytes, ranks) = (letter.encode(), Arc::clone(&letter.group.ranks));
+                let lines = self.contacts.lines.iter_mut().filter(|(rank, _)| ranks.contains(rank));
+                lines.for_each(|(_, line)| line.send(&bytes));
+                let answer = ranks.contains(&0).then(|| self.deliver(letter)).flatten();
+                if let (Some(answer), Some(court)) = (answer, &mut self.court) {
+                    court.hear(0, answer, Instant::now());
                 }
             }
         }
@@ -189,16 +197,24 @@ impl Operator {
         let Contacts { me, members, porch, silence, refuse, job, .. } = &mut self.contacts;
         let Arrival { claim, socket, from } = arrival;
         let known = members.get(claim.from as usize);
-        match (claim.channel, known) {
-            // Of two ranks the higher one calls.
-            (Channel::Data(stream), Some(_)) if claim.from > *me && stream < STREAMS => {
+        let stream = match claim.channel {
+            // Of two ranks the higher one calls,
+            Channel::Data(stream) | Channel::Group(_, stream) => {
+                (stream < STREAMS && claim.from > *me).then_some(stream)
+            }
+            // but whoever has something to send calls by itself.
+            Channel::Post(_) => Some(POST),
+            Channel::Control => None,
+        };
+        match (claim.channel, stream, known) {
+            (channel, Some(stream), Some(_)) => {
                 if tcp::prepare(&socket, *silence).is_err() {
                     porch.turn_away(from, "it left at once");
-                } else if self.desk.put(claim.from, stream, socket).is_err() {
-                    porch.turn_away(from, "there is such a connection already");
+                } else if self.desk.put(channel.group(), claim.from, stream, socket).is_err() {
+                    porch.turn_away(from, "there is such a connection already, or this rank has left the group");
                 }
             }
-            (Channel::Control, Some(member)) if *me == 0 => {
+            (Channel::Control, _, Some(member)) if *me == 0 => {
                 let why = format!(
                     "rank {} of job '{job}' is already taken by {member}. Did a child process inherit the environment of a rank, or \
                      was the script started twice with one ARX_JOB_ID?",

@@ -1,4 +1,7 @@
 //! The entries of all ranks of one host, in shared memory: who is there, who has left and why, how far each has come.
+//!
+//! A group within the job has a roster of its own for what its members do in it. What becomes of their processes is in that of
+//! the job: a member is gone if it has left either.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +23,12 @@ const STATE: usize = 0;
 const PID: usize = 1;
 const COMPLETED: usize = 2;
 const QUOTA: usize = 3;
+/// State in which the process left the job itself, whatever it had done before in the group of all.
+const DEPARTED: usize = 4;
+/// The process does not exist any more.
+const ENDED: usize = 5;
+/// The member touches nothing of the group's memory any more.
+const LET_GO: usize = 6;
 const MISSING_AT: usize = 8;
 const CPUS_AT: usize = MISSING_AT + MISSING;
 
@@ -67,6 +76,17 @@ pub struct Roster {
     segment: Arc<Segment>,
     offset: usize,
     world: usize,
+    /// Of a group within the job.
+    job: Option<Job>,
+}
+
+/// Where the job's roster says what has become of the members' processes.
+#[derive(Clone, Debug)]
+struct Job {
+    offset: usize,
+    world: usize,
+    /// Each member's place there.
+    places: Arc<[usize]>,
 }
 
 impl Roster {
@@ -75,11 +95,25 @@ impl Roster {
     }
 
     pub fn new(segment: Arc<Segment>, offset: usize, world: usize) -> Roster {
-        Roster { segment, offset, world }
+        Roster { segment, offset, world, job: None }
+    }
+
+    /// The roster, at `offset`, of a group of those that have these places in this one, which is the job's.
+    pub fn of_group(&self, offset: usize, places: Vec<usize>) -> Roster {
+        let job = Job { offset: self.offset, world: self.world, places: places.into() };
+        Roster { segment: Arc::clone(&self.segment), offset, world: job.places.len(), job: Some(job) }
     }
 
     pub fn world(&self) -> usize {
         self.world
+    }
+
+    /// The entry of a rank's process.
+    fn process(&self, rank: Rank) -> &Entry {
+        match &self.job {
+            None => self.entry(rank),
+            Some(job) => &self.segment.array(job.offset, job.world)[job.places[rank as usize]],
+        }
     }
 
     fn entry(&self, rank: Rank) -> &Entry {
@@ -88,11 +122,15 @@ impl Roster {
 
     pub fn state(&self, rank: Rank) -> State {
         // acquires: everything that the rank published before it left
-        State::of(self.entry(rank)[STATE].load(Ordering::Acquire))
+        let here = State::of(self.entry(rank)[STATE].load(Ordering::Acquire));
+        match (here, State::of(self.process(rank)[DEPARTED].load(Ordering::Acquire))) {
+            (State::Active | State::Absent, departed) if departed != State::Absent => departed,
+            _ => here,
+        }
     }
 
     pub fn pid(&self, rank: Rank) -> u64 {
-        self.entry(rank)[PID].load(Ordering::Relaxed)
+        self.process(rank)[PID].load(Ordering::Relaxed)
     }
 
     /// Number of the last call that the rank has completed.
@@ -116,6 +154,11 @@ impl Roster {
         entry[STATE].store(State::Active as u64, Ordering::Release);
     }
 
+    /// Enters this process into the roster of a group within the job.
+    pub fn join(&self, rank: Rank) {
+        self.entry(rank)[STATE].store(State::Active as u64, Ordering::Release);
+    }
+
     /// Cores that all ranks together may use at once.
     pub fn cores(&self) -> usize {
         let entries = || (0..self.world as Rank).map(|rank| self.entry(rank));
@@ -125,12 +168,46 @@ impl Roster {
         (cores as usize).min(quota.map_or(usize::MAX, |q| q as usize)).max(1)
     }
 
-    /// Leaves the active state, once: the first reason stays.
+    /// Leaves the active state, once: the first reason stays. Whether the others have to be told.
     pub fn leave(&self, rank: Rank, state: State, missing: &[Rank]) -> bool {
         self.note_missing(rank, missing);
+        let first = |word: &AtomicU64, before: State| {
+            // publishes: the missing ranks, and all that this rank did
+            word.compare_exchange(before as u64, state as u64, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
         let entry = self.entry(rank);
-        // publishes: the missing ranks, and all that this rank did
-        entry[STATE].compare_exchange(State::Active as u64, state as u64, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        // Who closes the group of all because a call failed stays a member of other groups.
+        let departs = self.job.is_none() && matches!(state, State::Finished | State::Dead | State::Raised);
+        let departed = departs && first(&entry[DEPARTED], State::Absent);
+        first(&entry[STATE], State::Active) || departed
+    }
+
+    /// The rank's process does not exist any more. Whether the others have to be told.
+    pub fn bury(&self, rank: Rank) -> bool {
+        self.entry(rank)[ENDED].store(1, Ordering::Release);
+        self.leave(rank, State::Dead, &[])
+    }
+
+    /// Whether the rank has left the job, or has died.
+    pub fn has_departed(&self, rank: Rank) -> bool {
+        State::of(self.process(rank)[DEPARTED].load(Ordering::Acquire)) != State::Absent
+    }
+
+    /// The rank touches nothing of the group's memory any more.
+    pub fn let_go(&self, rank: Rank) {
+        // publishes: its last use of that memory
+        self.entry(rank)[LET_GO].store(1, Ordering::Release);
+    }
+
+    /// Whether nobody touches the group's memory any more. Members that have not come yet may still do so, unless they have
+    /// left the job.
+    pub fn is_abandoned(&self) -> bool {
+        (0..self.world as Rank).all(|rank| {
+            let absent = self.entry(rank)[STATE].load(Ordering::Acquire) == State::Absent as u64;
+            self.entry(rank)[LET_GO].load(Ordering::Acquire) == 1
+                || self.process(rank)[ENDED].load(Ordering::Acquire) == 1
+                || absent && self.has_departed(rank)
+        })
     }
 
     /// Ranks for which a rank that timed out was waiting.
@@ -185,5 +262,66 @@ impl Roster {
     pub fn broken(&self, sequence: u64, me: Rank) -> bool {
         let left = |r: &Rank| !matches!(self.state(*r), State::Active | State::Absent) && self.completed(*r) < sequence;
         (0..self.world as Rank).filter(|r| *r != me).any(|r| left(&r))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A job of four, and a group of its ranks 3 and 1, all of whom have come.
+    fn rosters() -> (Roster, Roster) {
+        let (segment, _) = Segment::create(1 << 20).expect("memory");
+        let job = Roster::new(Arc::new(segment), 4096, 4);
+        (0..4).for_each(|rank| job.enter(rank, &[0], 0));
+        let group = job.of_group(64 << 10, vec![3, 1]);
+        (0..2).for_each(|rank| group.join(rank));
+        (job, group)
+    }
+
+    #[test]
+    fn a_member_is_gone_when_its_process_is_and_a_stranger_does_not_matter() {
+        let (job, group) = rosters();
+        assert!(job.bury(0) && job.leave(2, State::Raised, &[]));
+        assert!(job.broken(1, 1) && !group.broken(1, 1));
+        assert!(job.bury(3));
+        assert_eq!(group.state(0), State::Dead);
+        assert_eq!((group.behind(1, State::Dead), group.lost(1)), (vec![0], vec![0]));
+        assert!(group.broken(1, 1));
+        group.complete(0, 1);
+        assert!(!group.broken(1, 1), "what it did before is there");
+    }
+
+    #[test]
+    fn a_call_of_all_that_failed_leaves_other_groups_alone_until_the_process_leaves() {
+        let (job, group) = rosters();
+        assert!(job.leave(3, State::TimedOut, &[0]));
+        assert_eq!((job.state(3), group.state(0)), (State::TimedOut, State::Active));
+        assert!(job.leave(3, State::Finished, &[]), "others have to be told");
+        assert_eq!((job.state(3), group.state(0)), (State::TimedOut, State::Finished));
+        assert!(!job.bury(3), "they know");
+    }
+
+    #[test]
+    fn leaving_a_group_leaves_no_other() {
+        let (job, group) = rosters();
+        assert!(group.leave(0, State::Finished, &[]) && !group.leave(0, State::Raised, &[]));
+        assert_eq!((job.state(3), group.state(0)), (State::Active, State::Finished));
+    }
+
+    #[test]
+    fn memory_is_abandoned_when_the_last_one_lets_go_or_dies() {
+        let (job, group) = rosters();
+        group.let_go(0);
+        assert!(!group.is_abandoned());
+        job.leave(1, State::Finished, &[]);
+        assert!(!group.is_abandoned(), "it has left the job, but is there");
+        job.bury(1);
+        assert!(group.is_abandoned());
+        let late = job.of_group(128 << 10, vec![0, 3]);
+        late.let_go(1);
+        assert!(!late.is_abandoned(), "rank 0 may yet come");
+        job.leave(0, State::Finished, &[]);
+        assert!(late.is_abandoned());
     }
 }

@@ -101,10 +101,11 @@ impl Report {
     }
 }
 
-/// The sentence about ranks that left and are needed for call `sequence`; `None` if nobody is.
-pub(super) fn departed(left: impl Iterator<Item = Left>, sequence: u64, call: &str) -> Option<Verdict> {
+/// The sentence about ranks that left and are needed for call `sequence` of a group (`Group::suffix`); `None` if nobody is.
+pub(super) fn departed(left: impl Iterator<Item = Left>, sequence: u64, of: &str, call: &str) -> Option<Verdict> {
     let behind: Vec<Left> = left.filter(|left| left.completed < sequence).collect();
-    let named = if call.is_empty() { format!("call #{sequence}") } else { format!("call #{sequence} {call}") };
+    let space = if call.is_empty() { "" } else { " " };
+    let named = format!("call #{sequence}{of}{space}{call}");
     let of = |states: &[State]| -> Vec<Left> { behind.iter().copied().filter(|l| states.contains(&l.state)).collect() };
     let who = |left: &[Left]| -> Vec<Rank> { left.iter().map(|l| l.rank).collect() };
     let verdict = |kind, left: &[Left], text| Some(Verdict { kind, ranks: who(left), text });
@@ -154,12 +155,13 @@ mod tests {
     #[test]
     fn who_has_completed_the_call_does_not_break_it() {
         let all = [left(1, State::Finished, 7), left(2, State::Raised, 8)];
-        assert_eq!(departed(all.into_iter(), 7, "barrier()"), None);
-        let verdict = departed(all.into_iter(), 8, "barrier()").expect("rank 1 is needed");
+        assert_eq!(departed(all.into_iter(), 7, "", "barrier()"), None);
+        let verdict = departed(all.into_iter(), 8, "", "barrier()").expect("rank 1 is needed");
         assert_eq!((verdict.kind, &verdict.ranks[..]), (Kind::Finished, &[1][..]));
         assert!(verdict.text.contains("rank 1 finished after call #7") && verdict.text.contains("call #8 barrier()"));
-        let verdict = departed(all.into_iter(), 9, "").expect("both are needed");
+        let verdict = departed(all.into_iter(), 9, " of group 'g'", "").expect("both are needed");
         assert_eq!((verdict.kind, &verdict.ranks[..]), (Kind::Raised, &[2][..]));
+        assert!(verdict.text.contains("call #9 of group 'g' cannot be completed"), "{}", verdict.text);
     }
 
     #[test]

@@ -9,10 +9,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::arena::Segment;
 use crate::error::{Error, Rank, Result};
 
-use super::roster::{Roster, State};
+use super::roster::Roster;
 
 /// Somebody who knocks at the job's socket after it has formed; answered by the watcher, since no other thread is free to.
 pub trait Door: Send {
@@ -24,11 +23,8 @@ pub trait Door: Send {
     fn answer(&mut self, visitor: usize);
 }
 
-/// What the watcher does on a death, besides marking it.
-pub struct Alarm {
-    pub segment: Arc<Segment>,
-    pub raise: fn(&Segment),
-}
+/// What the watcher does on a death, besides marking it: wakes all who may wait for the dead.
+pub type Alarm = Box<dyn Fn() + Send>;
 
 /// The thread that notices deaths.
 #[derive(Debug)]
@@ -78,8 +74,8 @@ fn open(pid: u64) -> std::result::Result<OwnedFd, Errno> {
 }
 
 fn mark_dead(roster: &Roster, rank: Rank, alarm: &Alarm) {
-    if roster.leave(rank, State::Dead, &[]) {
-        (alarm.raise)(&alarm.segment);
+    if roster.bury(rank) {
+        alarm();
     }
 }
 

@@ -10,10 +10,12 @@ use pyo3::types::{PyMemoryView, PyTuple};
 use super::errand::Errand;
 use super::host::{Attached, Detached, detach};
 use super::memory::Block;
+use super::post::{self, Incoming, Outgoing};
+use super::subgroups::{self, Kin};
 use super::task::Task;
 use super::work::Work;
 use super::world;
-use crate::communicator::{Algorithm, Communicator, Hosts};
+use crate::communicator::{Algorithm, Communicator, Founder, Hosts};
 use crate::error::Error;
 use crate::progress::{Job, Progress, Waited};
 use crate::wait::Host;
@@ -21,19 +23,24 @@ use crate::wait::Host;
 /// Above this many bytes the GIL is released for the whole call; below, only while waiting (a release costs 0.1 us).
 pub const LONG: usize = 16 << 10;
 
-/// Ranks that communicate. Made by `arx.init`; a context manager that shuts the group down.
+/// Ranks that communicate. Made by `arx.init`, `arx.new_group` and `split`; a context manager that shuts the group down.
+///
+/// `rank`, roots and peers are numbers in the group; `ranks`, and every error, say the numbers in the world.
 #[pyclass(frozen, module = "arx")]
 pub struct Group {
     progress: Progress<Errand>,
-    rank: u32,
-    size: u32,
+    pub(super) rank: u32,
+    pub(super) size: u32,
     /// `world::forks` when it was made.
     forks: u32,
     hosts: Hosts,
     /// To be closed in a forked child.
     descriptors: Vec<RawFd>,
     /// Of calls that name none.
-    algorithm: Algorithm,
+    pub(super) algorithm: Algorithm,
+    /// What makes other groups of its members, also during a call.
+    pub(super) founder: Founder,
+    pub(super) kin: Kin,
 }
 
 impl Group {
@@ -41,6 +48,8 @@ impl Group {
         let (rank, size) = (communicator.rank(), communicator.world());
         let (hosts, descriptors) = (communicator.hosts().clone(), communicator.descriptors());
         Group {
+            founder: communicator.founder().clone(),
+            kin: Kin::default(),
             progress: Progress::new(communicator),
             rank,
             size,
@@ -54,11 +63,15 @@ impl Group {
     pub fn descriptors(&self) -> Vec<RawFd> {
         self.descriptors.clone()
     }
+
+    pub(super) fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
 }
 
 impl Group {
     /// Whether this process is a fork of the rank that made the group.
-    fn is_inherited(&self) -> bool {
+    pub(super) fn is_inherited(&self) -> bool {
         self.forks != world::forks()
     }
 
@@ -84,8 +97,7 @@ impl Group {
         }
     }
 
-    /// What work of this group waits in.
-    pub fn progress(&self) -> PyResult<&Progress<Errand>> {
+    pub(super) fn refuse_heir(&self) -> PyResult<()> {
         if self.is_inherited() {
             return Err(Error::Init(format!(
                 "process {} was forked from rank {} after arx.init: it may not communicate in that group. Start child \
@@ -95,6 +107,12 @@ impl Group {
             ))
             .into());
         }
+        Ok(())
+    }
+
+    /// What work of this group waits in.
+    pub fn progress(&self) -> PyResult<&Progress<Errand>> {
+        self.refuse_heir()?;
         Ok(&self.progress)
     }
 
@@ -253,13 +271,91 @@ impl Group {
     /// World ranks of the members, in group order.
     #[getter]
     fn ranks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, 0..self.size)
+        PyTuple::new(py, self.founder.roll().ranks())
     }
 
     /// What errors call the group.
     #[getter]
-    fn name(&self) -> &'static str {
-        "world"
+    fn name(&self) -> &str {
+        self.founder.roll().name()
+    }
+
+    /// As the function `arx.new_group`, with ranks of this group.
+    #[pyo3(signature = (ranks, *, name = None))]
+    pub fn new_group<'py>(
+        &self,
+        ranks: Bound<'py, PyAny>,
+        name: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, Group>>> {
+        subgroups::new_group(self, ranks, name)
+    }
+
+    /// One group for each `color`, an integer, of the members that pass it, ordered by `key` and then by rank. All members
+    /// call it; who passes None is in no group and gets None. It counts as one call.
+    ///
+    /// MPI: MPI_Comm_split (MPI 4.1, section 7.4.2).
+    #[pyo3(signature = (color, key = None))]
+    fn split<'py>(
+        &self,
+        py: Python<'py>,
+        color: Option<Bound<'py, PyAny>>,
+        key: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, Group>>> {
+        subgroups::split(self, py, color, key)
+    }
+
+    /// The group of the members on this host. Made when it is first asked for, by all of them.
+    #[getter]
+    fn local<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Group>> {
+        subgroups::local(self, py)
+    }
+
+    /// The group of the members that have the same `local_rank`, one on each host that has so many. Made when it is first
+    /// asked for, by all of them.
+    #[getter]
+    fn cross<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Group>> {
+        subgroups::cross(self, py)
+    }
+
+    /// As the function `arx.send`, in this group.
+    #[pyo3(signature = (x, dst, *, tag = None, timeout = None))]
+    fn send(
+        &self,
+        x: Bound<'_, PyAny>,
+        dst: Bound<'_, PyAny>,
+        tag: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        post::send_in(self, Outgoing { x, dst, tag }, timeout)
+    }
+
+    /// As the function `arx.recv`, in this group.
+    #[pyo3(signature = (out, src = None, *, tag = None, timeout = None))]
+    fn recv(
+        &self,
+        out: Bound<'_, PyAny>,
+        src: Option<Bound<'_, PyAny>>,
+        tag: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<post::Status> {
+        post::recv_in(self, Incoming { out, src, tag }, timeout)
+    }
+
+    /// As the function `arx.sendrecv`, in this group.
+    #[pyo3(signature = (x, dst, out, src = None, *, tag = None, recv_tag = None, timeout = None))]
+    #[expect(clippy::too_many_arguments, reason = "as Python has them")]
+    fn sendrecv(
+        &self,
+        x: Bound<'_, PyAny>,
+        dst: Bound<'_, PyAny>,
+        out: Bound<'_, PyAny>,
+        src: Option<Bound<'_, PyAny>>,
+        tag: Option<Bound<'_, PyAny>>,
+        recv_tag: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<post::Status> {
+        let recv_tag = recv_tag.or_else(|| tag.clone());
+        post::sendrecv_in(self, Outgoing { x, dst, tag }, Incoming { out, src, tag: recv_tag }, timeout)
     }
 
     /// Leaves the group; ranks that still need this one get `PeerLostError`. Harmless when called twice.
@@ -304,6 +400,6 @@ impl Group {
     }
 
     fn __repr__(&self) -> String {
-        format!("<arx.Group 'world': rank {} of {}>", self.rank, self.size)
+        format!("<arx.Group '{}': rank {} of {}>", self.name(), self.rank, self.size)
     }
 }

@@ -67,7 +67,7 @@ impl Frame {
             2 => {
                 let [world, control, board] = [size(2)?, size(3)?, size(4)?];
                 let [ring, pipe, heap] = [size(5)?, size(6)?, size(7)?];
-                let layout = Layout { world, control, board, ring, pipe, heap };
+                let layout = Layout { base: 0, world, control, board, ring, pipe, heap };
                 Frame::Welcome { layout, settings: [word(8)?, word(9)?, word(10)?, word(11)?] }
             }
             3 => Frame::Ready,
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn frames_survive_the_wire_and_garbage_does_not_pass() {
-        let layout = Layout { world: 5, control: 1, board: 2, ring: 3, pipe: 4, heap: 6 };
+        let layout = Layout { base: 0, world: 5, control: 1, board: 2, ring: 3, pipe: 4, heap: 6 };
         let frames = [
             Frame::Hello { rank: 3, world: 5 },
             Frame::Welcome { layout, settings: [1, 2, 3, 4] },

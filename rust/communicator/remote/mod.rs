@@ -7,13 +7,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::admission;
-use crate::arena::heap::Heap;
-use crate::direct::{Boards, Direct, Turn, Verdict};
+use crate::admission::{self, GroupId};
+use crate::direct::{Direct, Turn, Verdict};
 use crate::dtype::{DType, ReduceOp};
 use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
-use crate::health::{Contacts, Control, Report, State};
+use crate::health::{Contacts, Control, Group, Report, State};
 use crate::hierarchy::{Hosts, Session, Way};
 use crate::kernels::Bytes;
 use crate::machine;
@@ -22,15 +21,20 @@ use crate::rendezvous::{Job, Meeting, Met, meet};
 use crate::schedule;
 use crate::schedule::cost::Model;
 use crate::transport::Broken;
-use crate::wait::{Host, Patience, Stop, Wait, raise};
+use crate::wait::{Host, Patience, Stop, Wait};
 
 use super::algorithm::Algorithm;
 use super::call::Call;
-use super::config::{Across, Config, STREAMS};
+use super::commons::{Commons, Lease, Node, Plane};
+use super::config::{Across, Config, Manner, STREAMS};
 use super::doors::Doors;
+use super::founder::Share;
 use super::local::{Fault, Outcome, Shared};
+use super::mail::{self, Mail};
 use super::network::{self, Network};
+use super::pipes::Pipes;
 use super::probe::Probe;
+use super::roll::Roll;
 
 /// How long ranks of a host may take to share memory: all of them are there already.
 const NODE: Duration = Duration::from_secs(10);
@@ -41,6 +45,7 @@ const LONG: Duration = Duration::from_secs(1);
 /// What connects a rank with others of which some are on other hosts.
 #[derive(Debug)]
 pub(super) struct Remote {
+    roll: Roll,
     hosts: Hosts,
     /// With the ranks of this host.
     direct: Direct,
@@ -49,14 +54,17 @@ pub(super) struct Remote {
     network: Network,
     /// For halves that travel as float32.
     wide: Vec<Cell<u8>>,
-    spin: Duration,
-    /// Of a call that names none.
-    timeout: Duration,
+    manner: Manner,
+    /// For what is sent outside collectives, to ranks of this host.
+    pipes: Pipes,
+    me: Rank,
+    /// Of a group within the job; the last to be dropped, since it gives the memory back.
+    _lease: Option<Lease>,
 }
 
 impl Remote {
     /// Meets the other ranks; returns when all of them are there and know how the network is.
-    pub fn connect(config: &Config, across: Across, host: &mut dyn Host) -> Result<(Remote, Heap)> {
+    pub fn connect(config: &Config, across: Across, host: &mut dyn Host) -> Result<(Remote, Arc<Commons>)> {
         let place = format!("{} {} {}", across.master, config.world, across.apart);
         let terms = Terms { streams: config.streams(), told: config.network().or_else(|| network::seen(&place)) };
         let mut shared = None;
@@ -70,28 +78,51 @@ impl Remote {
         let shared = shared.expect("every rank has formed a node");
         let hosts = Hosts::new(nodes, config.rank);
         let pipes = shared.pipes(&hosts);
-        let Shared { direct, heap, .. } = shared;
-        let crowd = is_crowd(&contacts);
-        let boards = direct.boards().clone();
-        let control = Arc::new(Control::start(contacts, move || raise_in(&boards))?);
-        let doors = Doors::new(config.rank, pipes, Arc::clone(&control), streams);
+        let Shared { mut node, direct, heap, .. } = shared;
+        node.manner = config.manner(is_crowd(&contacts));
+        let control = Arc::new(Control::start(contacts, watch(&node, hosts.mine().1))?);
+        let roll = Roll::job(config.world);
+        let doors = Doors::new(config.rank, roll.clone(), pipes.clone(), Arc::clone(&control), streams);
         let mut remote = Remote {
+            roll,
             network: Network::new(network::of_words([0.0; 4]), &hosts),
-            hosts,
+            hosts: hosts.clone(),
             direct,
             messages: Messages::new(config.world as usize, Box::new(doors)),
-            control,
+            control: Arc::clone(&control),
             wide: Vec::new(),
-            spin: config.spin(crowd),
-            timeout: config.timeout,
+            manner: node.manner,
+            pipes,
+            me: config.rank,
+            _lease: None,
         };
         remote.survey(0, told, 1, host)?;
-        network::remember(place, *remote.network.model());
-        Ok((remote, heap))
+        let model = *remote.network.model();
+        network::remember(place, model);
+        let plane = Plane { control, model, streams };
+        Ok((remote, Commons::new(config.rank, hosts, heap, Some(node), Some(plane))))
     }
 
-    pub fn hosts(&self) -> &Hosts {
-        &self.hosts
+    /// A group within the job. What was found out about the network holds for it, too.
+    pub fn of_group(share: Share, commons: &Commons, (id, me, roll): (GroupId, Rank, &Roll), hosts: &Hosts) -> Remote {
+        let Share { direct, pipes, lease, .. } = share;
+        let plane = commons.plane.as_ref().expect("ranks on several hosts have a control plane");
+        let group = Group { id, ranks: roll.ranks().into(), name: roll.name().into() };
+        let control = Arc::new(plane.control.of_group(&group));
+        let doors = Doors::new(me, roll.clone(), pipes.clone(), Arc::clone(&control), plane.streams);
+        Remote {
+            roll: roll.clone(),
+            network: Network::new(plane.model, hosts),
+            hosts: hosts.clone(),
+            direct,
+            messages: Messages::new(roll.ranks().len(), Box::new(doors)),
+            control,
+            wide: Vec::new(),
+            manner: commons.node().manner,
+            pipes,
+            me,
+            _lease: Some(lease),
+        }
     }
 
     pub fn descriptors(&self) -> &[RawFd] {
@@ -210,7 +241,7 @@ impl Remote {
                 }
                 control.broken(sequence)
             },
-            patience: Patience::of(host, self.spin, call.timeout.unwrap_or(self.timeout)),
+            patience: Patience::of(host, self.manner.spin, call.timeout.unwrap_or(self.manner.timeout)),
             host,
         };
         let mut session = Session {
@@ -241,12 +272,12 @@ impl Remote {
                 return Error::Interrupted;
             }
             Trouble::Stop(Stop::Timeout) => {
-                let waited = call.timeout.unwrap_or(self.timeout);
+                let waited = call.timeout.unwrap_or(self.manner.timeout);
                 Report::TimedOut { sequence, call: what, waited, awaited: Vec::new() }
             }
             Trouble::Stop(Stop::Gone) => Report::Stuck { sequence, call: what },
             Trouble::Differs => Report::Differs { sequence, call: what },
-            Trouble::Broken(Broken { rank, why }) => Report::Broken { sequence, rank, why },
+            Trouble::Broken(Broken { rank, why }) => Report::Broken { sequence, rank: self.roll.of(rank), why },
         };
         self.control.settle(report, host).map_or_else(|error| error, |verdict| verdict.error())
     }
@@ -255,12 +286,25 @@ impl Remote {
     /// possible.
     pub fn refuse(&self, sequence: u64, reason: &str) -> Error {
         self.control.report(Report::Refused { sequence, reason: reason.into() });
-        Error::Mismatch(format!("this rank could not take part in call #{sequence} ({reason}). The group is closed"))
+        let of = self.roll.of_group();
+        Error::Mismatch(format!(
+            "this rank could not take part in call #{sequence}{of} ({reason}). The group is closed"
+        ))
+    }
+
+    /// What sends and receives outside collectives.
+    pub fn mail(&self) -> Mail {
+        let reach = mail::Reach::Hosts(Arc::clone(&self.control));
+        Mail::new((self.me, &self.roll), self.direct.boards().clone(), &self.pipes, self.manner, reach)
+    }
+
+    pub fn leave(&self, state: State) {
+        self.control.leave(state);
     }
 
     /// Leaves the group; others who still need this rank are told at once.
     pub fn shutdown(&mut self, raised: bool) {
-        self.control.leave(if raised { State::Raised } else { State::Finished });
+        self.leave(if raised { State::Raised } else { State::Finished });
     }
 }
 
@@ -320,6 +364,22 @@ fn meeting(config: &Config, across: Across, terms: &Terms) -> Result<Meeting> {
     })
 }
 
+/// What the control thread does when calls must look up: wakes those of this process that sleep on bells. It also takes the
+/// place of the watcher for groups whose members are all on this host, the ranks `here`.
+fn watch(node: &Node, here: &[Rank]) -> impl Fn(&[(Rank, State)]) + Send + Sync + 'static {
+    let (roster, alarms, here) = (node.roster.clone(), Arc::clone(&node.alarms), here.to_vec());
+    move |departed| {
+        for (rank, state) in departed {
+            match here.iter().position(|r| r == rank) {
+                Some(place) if *state == State::Dead => drop(roster.bury(place as Rank)),
+                Some(place) => drop(roster.leave(place as Rank, *state, &[])),
+                None => {}
+            }
+        }
+        alarms.raise();
+    }
+}
+
 /// Whether ranks outnumber the cores: all that run on this machine count, whether or not they share memory.
 fn is_crowd(contacts: &Contacts) -> bool {
     let here = &contacts.members[contacts.me as usize].host;
@@ -341,9 +401,4 @@ enum Trouble {
     /// Somebody came with another call.
     Differs,
     Broken(Broken),
-}
-
-/// Wakes the ranks of this host that sleep on the bell.
-fn raise_in(boards: &Boards) {
-    raise(&boards.control().alarm, &boards.control().bell);
 }

@@ -1,0 +1,457 @@
+//! Sending and receiving, between any two ranks of a group: opens the ways that letters take, waits for the post office, and says
+//! what went wrong.
+//!
+//! ```text
+//! within a host:  a ring for each pair and direction, not those of collectives; both ends are made without a word
+//! between hosts:  who has something to send calls the other, whatever that does meanwhile; its control thread answers
+//! ```
+//! Whoever waits takes in what arrives on all ways.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::direct::Boards;
+use crate::error::{Error, Rank, seconds};
+use crate::health::{Control, Report, Roster, State};
+use crate::kernels::Bytes;
+use crate::post::{Failure, Memory, Office, Status, Tag, Ticket};
+use crate::transport::{Broken, tcp};
+use crate::wait::{Bell, Host, Patience, SLICE, Stop, Task, Wait};
+
+use super::config::Manner;
+use super::pipes::Pipes;
+use super::roll::Roll;
+
+/// First and longest sleep while both descriptors and the bell are waited for (`engine`).
+const BRIEF: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
+
+/// As good as never.
+const LONGEST: Duration = Duration::from_secs(1 << 30);
+
+/// Something to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Give<'a> {
+    pub to: Rank,
+    pub tag: Tag,
+    pub array: Bytes<'a>,
+}
+
+/// Something to be received.
+#[derive(Clone, Copy, Debug)]
+pub struct Take<'a> {
+    /// None: from anybody.
+    pub from: Option<Rank>,
+    /// None: with any tag.
+    pub tag: Option<Tag>,
+    pub array: Bytes<'a>,
+}
+
+/// What a call sends, and what it receives.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exchange<'a> {
+    pub give: Option<Give<'a>>,
+    pub take: Option<Take<'a>>,
+    /// Instead of the group's.
+    pub timeout: Option<Duration>,
+}
+
+/// How what becomes of other ranks is known.
+#[derive(Debug)]
+pub(super) enum Reach {
+    /// There are none.
+    Alone,
+    Host(Roster),
+    Hosts(Arc<Control>),
+}
+
+/// How a call failed: the state in which this rank leaves the group, those for whom it waited, and the error; without a state the
+/// group stays open.
+pub(super) struct Fault {
+    pub leave: Option<(State, Vec<Rank>)>,
+    pub error: Error,
+}
+
+/// One rank's letters.
+#[derive(Debug)]
+pub(super) struct Mail {
+    office: Office,
+    me: Rank,
+    roll: Roll,
+    /// With the bell. None for a rank that is alone.
+    boards: Option<Boards>,
+    manner: Manner,
+    reach: Reach,
+    /// Connections from others that have been looked at (`Control::posts`).
+    calls: u64,
+    /// The next collective, which will not be if this call fails.
+    sequence: u64,
+}
+
+/// Where the arrays of a call are.
+struct Arrays<'a> {
+    give: Option<(Ticket, Bytes<'a>)>,
+    take: Option<(Ticket, Bytes<'a>)>,
+}
+
+impl Memory for Arrays<'_> {
+    fn of(&self, ticket: Ticket) -> Bytes<'_> {
+        let arrays = [self.give, self.take];
+        let found = arrays.into_iter().flatten().find(|(known, _)| *known == ticket);
+        found.expect("a call ends with its letters, or the group with it").1
+    }
+}
+
+impl Exchange<'_> {
+    /// As its caller wrote it: `sendrecv(dst=1, tag=0, nbytes=8, src=ANY)`.
+    fn describe(&self) -> String {
+        let any = |word: Option<u32>| word.map_or_else(|| "ANY".to_owned(), |word| word.to_string());
+        match (&self.give, &self.take) {
+            (Some(give), None) => format!("send(dst={}, tag={}, nbytes={})", give.to, give.tag, give.array.len()),
+            (None, Some(take)) => format!("recv(src={}, tag={})", any(take.from), any(take.tag)),
+            (Some(give), Some(take)) => format!(
+                "sendrecv(dst={}, tag={}, nbytes={}, src={}, recv_tag={})",
+                give.to,
+                give.tag,
+                give.array.len(),
+                any(take.from),
+                any(take.tag)
+            ),
+            (None, None) => "nothing".to_owned(),
+        }
+    }
+}
+
+impl Mail {
+    pub fn new((me, roll): (Rank, &Roll), boards: Boards, pipes: &Pipes, manner: Manner, reach: Reach) -> Mail {
+        let world = roll.ranks().len() as u32;
+        let mut mail = Mail::alone((me, roll), manner);
+        for peer in (0..world).filter(|peer| *peer != me) {
+            if let Some(link) = pipes.post(peer) {
+                mail.office.open_to(peer, link.tx);
+                mail.office.open_from(peer, link.rx);
+            }
+        }
+        Mail { boards: Some(boards), reach, ..mail }
+    }
+
+    /// Of a rank that has nobody but itself.
+    pub fn alone((me, roll): (Rank, &Roll), manner: Manner) -> Mail {
+        let office = Office::new(me, roll.ranks().len() as u32);
+        Mail { office, me, roll: roll.clone(), boards: None, manner, reach: Reach::Alone, calls: 0, sequence: 0 }
+    }
+
+    /// Sends and receives what the call says; returns when the array that was sent may be used again, and the other one is there.
+    /// `sequence`: of the next collective.
+    pub fn run(&mut self, sequence: u64, call: &Exchange<'_>, host: &mut dyn Host) -> Result<Option<Status>, Fault> {
+        self.sequence = sequence;
+        if let Some(give) = call.give {
+            self.reach_out(call, give.to, host)?;
+        }
+        let give = call.give.map(|g| (self.office.post_send(g.to, g.tag, g.array.len()), g.array));
+        let take = call.take.map(|t| (self.office.post_recv(t.from, t.tag, t.array.len()), t.array));
+        let arrays = Arrays { give, take };
+        self.office.progress(&arrays);
+        if let Some((ticket, _)) = give {
+            self.finish(ticket, &arrays, call, host)?;
+        }
+        let Some((ticket, _)) = take else { return Ok(None) };
+        if !self.office.is_done(ticket) && self.is_from_self(call) {
+            self.office.cancel(ticket);
+            return Err(self.never_sent(call));
+        }
+        self.finish(ticket, &arrays, call, host).map(Some)
+    }
+
+    /// Whether only this rank can have sent what it asks for.
+    fn is_from_self(&self, call: &Exchange<'_>) -> bool {
+        let from = call.take.and_then(|take| take.from);
+        self.roll.ranks().len() == 1 || from == Some(self.me)
+    }
+
+    /// What has come of a letter, once that is known.
+    fn finish(
+        &mut self,
+        ticket: Ticket,
+        memory: &dyn Memory,
+        call: &Exchange<'_>,
+        host: &mut dyn Host,
+    ) -> Result<Status, Fault> {
+        if !self.office.is_done(ticket) {
+            self.wait(ticket, memory, call, host)?;
+        }
+        match self.office.test(ticket).expect("it is done") {
+            Ok(status) => Ok(status),
+            Err(Failure::TooLong(status)) => Err(self.too_long(status, call)),
+            Err(Failure::Broken(broken)) => Err(self.broken(broken, call, host)),
+        }
+    }
+
+    fn wait(
+        &mut self,
+        ticket: Ticket,
+        memory: &dyn Memory,
+        call: &Exchange<'_>,
+        host: &mut dyn Host,
+    ) -> Result<(), Fault> {
+        let boards = self.boards.clone().expect("who is alone does not wait for others");
+        let control = boards.control();
+        let Mail { office, manner, reach, roll, me, calls, .. } = self;
+        let limit = call.timeout.unwrap_or(manner.timeout);
+        let mut wait = Wait {
+            bell: &control.bell,
+            alarm: &control.alarm,
+            gone: &|| is_broken(reach, roll, *me, call),
+            patience: Patience { spin: manner.spin, limit },
+            host,
+        };
+        let mut round = Round { office, reach, roll, memory, ticket, calls, brief: BRIEF.0, moved: false };
+        while !round.office.is_done(ticket) {
+            if let Err(stop) = wait.on(&mut round) {
+                return Err(self.stopped(stop, call, limit, host));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to it that there is a way to `peer`, and somebody at its end.
+    fn reach_out(&mut self, call: &Exchange<'_>, peer: Rank, host: &mut dyn Host) -> Result<(), Fault> {
+        if is_gone(&self.reach, &self.roll, peer) {
+            return Err(self.gone(&[peer], call, host));
+        }
+        let Reach::Hosts(control) = &self.reach else { return Ok(()) };
+        if self.office.reaches(peer) {
+            return Ok(());
+        }
+        let limit = call.timeout.unwrap_or(self.manner.timeout);
+        let until = Instant::now() + limit.min(LONGEST);
+        match control.dial_post(self.roll.of(peer), until, host) {
+            Ok(socket) => {
+                self.office.open_to(peer, tcp::link(peer, vec![socket]).tx);
+                Ok(())
+            }
+            Err(Error::Interrupted) => Err(interrupted()),
+            Err(error) => Err(Fault { leave: Some((State::Failed, Vec::new())), error }),
+        }
+    }
+
+    #[cold]
+    fn stopped(&self, stop: Stop, call: &Exchange<'_>, limit: Duration, host: &mut dyn Host) -> Fault {
+        match stop {
+            Stop::Interrupted => interrupted(),
+            Stop::Gone => self.gone(&self.awaited(call), call, host),
+            Stop::Timeout => {
+                let missing = self.awaited(call);
+                let text = format!(
+                    "rank {} waited {} in {}{} for {}. The group is closed. Has the other side made the matching call, with this \
+                     tag?",
+                    self.roll.of(self.me),
+                    seconds(limit),
+                    call.describe(),
+                    self.roll.of_group(),
+                    self.roll.say(&missing)
+                );
+                let error = Error::Timeout { missing: self.roll.all_of(&missing), text };
+                Fault { leave: Some((State::TimedOut, missing)), error }
+            }
+        }
+    }
+
+    /// Ranks without whom the call cannot end.
+    fn awaited(&self, call: &Exchange<'_>) -> Vec<Rank> {
+        let others = || (0..self.roll.ranks().len() as Rank).filter(|rank| *rank != self.me).collect();
+        match (call.give, call.take) {
+            (Some(give), None) => vec![give.to],
+            (None, Some(Take { from: Some(from), .. })) => vec![from],
+            (Some(give), Some(Take { from: Some(from), .. })) if from == give.to => vec![from],
+            (Some(give), Some(Take { from: Some(from), .. })) => vec![give.to, from],
+            _ => others(),
+        }
+    }
+
+    /// Some of `ranks` have left, or died.
+    #[cold]
+    fn gone(&self, ranks: &[Rank], call: &Exchange<'_>, host: &mut dyn Host) -> Fault {
+        let failed = |error| Fault { leave: Some((State::Failed, Vec::new())), error };
+        let me = self.roll.of(self.me);
+        let here = format!("{}{}", call.describe(), self.roll.of_group());
+        let dead = match &self.reach {
+            Reach::Hosts(control) => {
+                if let Some(verdict) = control.verdict() {
+                    return failed(verdict.error());
+                }
+                Vec::new()
+            }
+            Reach::Host(roster) if ranks.iter().any(|rank| roster.state(*rank) == State::Dead) => roster.lost(self.me),
+            Reach::Host(_) | Reach::Alone => Vec::new(),
+        };
+        if let (false, Reach::Host(roster)) = (dead.is_empty(), &self.reach) {
+            let pids: Vec<String> = dead.iter().map(|rank| roster.pid(*rank).to_string()).collect();
+            let text = format!(
+                "{} lost: gone (pid {}), noticed by rank {me} in {here}. Killed, crashed or out of memory? The group is closed",
+                self.roll.say(&dead),
+                pids.join(", ")
+            );
+            return failed(Error::PeerLost { ranks: self.roll.all_of(&dead), text });
+        }
+        let left: Vec<Rank> = ranks.iter().copied().filter(|rank| is_gone(&self.reach, &self.roll, *rank)).collect();
+        if left.is_empty() {
+            // The way broke first; what has happened to the other end will be known soon.
+            let rank = ranks.first().copied().unwrap_or(self.me);
+            return self.broken(Broken { rank, why: "the other end was closed".to_owned() }, call, host);
+        }
+        let text = format!(
+            "{} left the group, so rank {me} cannot complete {here}. The group is closed. Does every send have its recv?",
+            self.roll.say(&left)
+        );
+        failed(Error::PeerLost { ranks: self.roll.all_of(&left), text })
+    }
+
+    #[cold]
+    fn broken(&self, broken: Broken, call: &Exchange<'_>, host: &mut dyn Host) -> Fault {
+        let failed = |error| Fault { leave: Some((State::Failed, Vec::new())), error };
+        let Broken { rank, why } = broken;
+        match &self.reach {
+            Reach::Hosts(control) => {
+                let report = Report::Broken { sequence: self.sequence, rank: self.roll.of(rank), why };
+                failed(control.settle(report, host).map_or_else(|error| error, |verdict| verdict.error()))
+            }
+            Reach::Host(roster) if is_left(roster.state(rank)) => self.gone(&[rank], call, host),
+            Reach::Host(_) | Reach::Alone => failed(Error::Aborted(format!(
+                "the way between ranks {} and {} failed in {}{}: {why}. The group is closed. Does something else write to its \
+                 shared memory?",
+                self.roll.of(rank),
+                self.roll.of(self.me),
+                call.describe(),
+                self.roll.of_group()
+            ))),
+        }
+    }
+
+    /// Nobody else can send it, and this rank waits.
+    #[cold]
+    fn never_sent(&self, call: &Exchange<'_>) -> Fault {
+        let error = Error::Invalid(format!(
+            "rank {} would wait for ever in {}{} for a message of its own: it has sent itself none with this tag",
+            self.roll.of(self.me),
+            call.describe(),
+            self.roll.of_group()
+        ));
+        Fault { leave: None, error }
+    }
+
+    /// Only that message is lost.
+    #[cold]
+    fn too_long(&self, status: Status, call: &Exchange<'_>) -> Fault {
+        let room = call.take.map_or(0, |take| take.array.len());
+        let error = Error::Mismatch(format!(
+            "the message of rank {} with tag {} has {} bytes, and out has room for {room}: it was received by {}{} and dropped",
+            self.roll.of(status.peer),
+            status.tag,
+            status.len,
+            call.describe(),
+            self.roll.of_group()
+        ));
+        Fault { leave: None, error }
+    }
+}
+
+fn interrupted() -> Fault {
+    Fault { leave: Some((State::Interrupted, Vec::new())), error: Error::Interrupted }
+}
+
+fn is_left(state: State) -> bool {
+    !matches!(state, State::Active | State::Absent)
+}
+
+fn is_gone(reach: &Reach, roll: &Roll, rank: Rank) -> bool {
+    match reach {
+        Reach::Alone => false,
+        Reach::Host(roster) => is_left(roster.state(rank)),
+        Reach::Hosts(control) => control.verdict().is_some() || control.has_left(roll.of(rank)),
+    }
+}
+
+/// Whether a call can no longer end: somebody who is needed is gone, or everybody who could send.
+fn is_broken(reach: &Reach, roll: &Roll, me: Rank, call: &Exchange<'_>) -> bool {
+    let gone = |rank: Rank| is_gone(reach, roll, rank);
+    let of_give = call.give.is_some_and(|give| gone(give.to));
+    let of_take = call.take.is_some_and(|take| match take.from {
+        Some(rank) => gone(rank),
+        None => (0..roll.ranks().len() as Rank).filter(|rank| *rank != me).all(gone),
+    });
+    of_give || of_take
+}
+
+/// One wait for the post office.
+struct Round<'a> {
+    office: &'a mut Office,
+    reach: &'a Reach,
+    roll: &'a Roll,
+    memory: &'a dyn Memory,
+    ticket: Ticket,
+    calls: &'a mut u64,
+    /// Next sleep of those that the bell cannot end.
+    brief: Duration,
+    /// Something has moved and `attempt` has not said so yet.
+    moved: bool,
+}
+
+impl Round<'_> {
+    fn look(&mut self) -> bool {
+        if let Reach::Hosts(control) = self.reach
+            && *self.calls != control.posts()
+        {
+            self.answer_calls(control);
+        }
+        self.moved = self.moved || self.office.progress(self.memory) || self.office.is_done(self.ticket);
+        self.moved
+    }
+
+    /// Takes in those who have called since.
+    fn answer_calls(&mut self, control: &Control) {
+        // Counted first: whoever comes meanwhile is looked at again.
+        *self.calls = control.posts();
+        for (rank, socket) in control.take_posts() {
+            if let Some(member) = self.roll.ranks().iter().position(|r| *r == rank) {
+                let member = member as Rank;
+                self.office.open_from(member, tcp::link(member, vec![socket]).rx);
+            }
+        }
+    }
+}
+
+impl Task for Round<'_> {
+    fn attempt(&mut self) -> bool {
+        if self.look() {
+            self.brief = BRIEF.0;
+        }
+        std::mem::take(&mut self.moved)
+    }
+
+    fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool {
+        let Reach::Hosts(control) = self.reach else {
+            return bell.sleep(&mut || self.look() || stop());
+        };
+        // First calm, then look, then sleep: what changes after the look makes the descriptor readable again.
+        control.calm();
+        if self.look() || stop() {
+            return false;
+        }
+        let mut silent = false;
+        let ways = self.office.interest(&mut silent);
+        let flags = |out| if out { PollFlags::OUT } else { PollFlags::IN };
+        let mut fds: Vec<PollFd<'_>> =
+            ways.into_iter().map(|(fd, out)| PollFd::from_borrowed_fd(fd, flags(out))).collect();
+        fds.push(PollFd::from_borrowed_fd(control.alert_fd(), PollFlags::IN));
+        let limit = if silent { self.brief } else { SLICE };
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as _ };
+        let signal = poll(&mut fds, Some(&limit)) == Err(Errno::INTR);
+        if silent {
+            self.brief = (2 * self.brief).min(BRIEF.1);
+        }
+        signal
+    }
+}

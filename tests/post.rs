@@ -1,0 +1,346 @@
+//! The post office: ranks in one thread, whose letters go through pipes as narrow as can be, and who get on in an order that is
+//! different in every case. What a letter holds says who sent it, with which tag, and which of these it was.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arx::error::Rank;
+use arx::kernels::Bytes;
+use arx::post::{Failure, Memory, Office, Outcome, Status, Tag, Ticket};
+use arx::transport::{Link, mem};
+use arx::wait::Bell;
+
+/// A sequence of numbers that look random, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) as usize) % n
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for k in (1..items.len()).rev() {
+            items.swap(k, self.below(k + 1));
+        }
+    }
+}
+
+/// The arrays of one rank.
+#[derive(Default)]
+struct Arrays(HashMap<Ticket, Vec<Cell<u8>>>);
+
+impl Memory for Arrays {
+    fn of(&self, ticket: Ticket) -> Bytes<'_> {
+        &self.0[&ticket]
+    }
+}
+
+struct Person {
+    office: Office,
+    arrays: Arrays,
+}
+
+impl Person {
+    fn send(&mut self, to: Rank, tag: Tag, bytes: &[u8]) -> Ticket {
+        let ticket = self.office.post_send(to, tag, bytes.len());
+        self.arrays.0.insert(ticket, bytes.iter().copied().map(Cell::new).collect());
+        ticket
+    }
+
+    fn recv(&mut self, from: Option<Rank>, tag: Option<Tag>, room: usize) -> Ticket {
+        let ticket = self.office.post_recv(from, tag, room);
+        self.arrays.0.insert(ticket, vec![Cell::new(0xee); room]);
+        ticket
+    }
+
+    fn progress(&mut self) -> bool {
+        self.office.progress(&self.arrays)
+    }
+
+    fn test(&mut self, ticket: Ticket) -> Option<Outcome> {
+        self.office.test(ticket)
+    }
+
+    /// What lies in an array.
+    fn read(&self, ticket: Ticket) -> Vec<u8> {
+        self.arrays.0[&ticket].iter().map(Cell::get).collect()
+    }
+}
+
+/// A world whose ranks have ways to each other that hold so many bytes.
+fn world(size: u32, capacity: usize) -> Vec<Person> {
+    let bell = Arc::new(Bell::default());
+    let mut all: Vec<Person> =
+        (0..size).map(|me| Person { office: Office::new(me, size), arrays: Arrays::default() }).collect();
+    for a in 0..size {
+        for b in a + 1..size {
+            let (here, there) = mem::pair([a, b], capacity, &bell);
+            connect(&mut all[a as usize], b, here);
+            connect(&mut all[b as usize], a, there);
+        }
+    }
+    all
+}
+
+fn connect(person: &mut Person, peer: Rank, link: Link) {
+    person.office.open_to(peer, link.tx);
+    person.office.open_from(peer, link.rx);
+}
+
+/// Everybody gets on, in any order, until nobody does.
+fn settle(all: &mut [Person], dice: &mut Dice) {
+    let mut idle = 0;
+    while idle < 20 * all.len() {
+        let who = dice.below(all.len());
+        idle = if all[who].progress() { 0 } else { idle + 1 };
+    }
+}
+
+/// The letter number `number` of those with `tag` from one rank to another.
+fn letter(from: Rank, tag: Tag, number: usize, len: usize) -> Vec<u8> {
+    let mark = |k: usize| (k * 7 + number * 31 + tag as usize * 13 + from as usize * 101) as u8;
+    (0..len).map(mark).collect()
+}
+
+const LENGTHS: [usize; 11] = [0, 1, 8, 15, 16, 17, 63, 64, 100, 1000, 5000];
+const ROOM: usize = 5000;
+
+/// What requests of one rank say: of each letter's sender and tag, or of one of them, or nothing.
+#[derive(Clone, Copy)]
+enum Manner {
+    Exact,
+    AnySource,
+    AnyTag,
+    Any,
+}
+
+/// Ranks send each other letters and ask for them in any order; all of them arrive, and in order.
+fn everybody_writes(size: u32, capacity: usize, manner: Manner, seed: u64) {
+    let mut dice = Dice(seed);
+    let mut all = world(size, capacity);
+    let mut sent: HashMap<(Rank, Rank, Tag), Vec<Vec<u8>>> = HashMap::new();
+    let mut to_send: Vec<(Rank, Rank, Tag, usize)> = (0..40 * size as usize)
+        .map(|_| {
+            let pair = [dice.below(size as usize) as Rank, dice.below(size as usize) as Rank];
+            (pair[0], pair[1], dice.below(3) as Tag, LENGTHS[dice.below(LENGTHS.len())])
+        })
+        .collect();
+    let mut requests: Vec<(Rank, Option<Rank>, Option<Tag>)> = to_send
+        .iter()
+        .map(|(from, to, tag, _)| match manner {
+            Manner::Exact => (*to, Some(*from), Some(*tag)),
+            Manner::AnySource => (*to, None, Some(*tag)),
+            Manner::AnyTag => (*to, Some(*from), None),
+            Manner::Any => (*to, None, None),
+        })
+        .collect();
+    dice.shuffle(&mut requests);
+    let (mut sends, mut asked) = (Vec::new(), Vec::new());
+    while !(to_send.is_empty() && requests.is_empty()) {
+        match dice.below(3) {
+            0 if !to_send.is_empty() => {
+                let (from, to, tag, len) = to_send.pop().expect("not empty");
+                let letters = sent.entry((from, to, tag)).or_default();
+                let text = letter(from, tag, letters.len(), len);
+                sends.push((from, all[from as usize].send(to, tag, &text)));
+                letters.push(text);
+            }
+            1 if !requests.is_empty() => {
+                let (who, from, tag) = requests.pop().expect("not empty");
+                asked.push((who, all[who as usize].recv(from, tag, ROOM)));
+            }
+            _ => {
+                let who = dice.below(size as usize);
+                all[who].progress();
+            }
+        }
+    }
+    settle(&mut all, &mut dice);
+    for (from, ticket) in sends {
+        all[from as usize].test(ticket).expect("sent").expect("well");
+    }
+    // Requests in the order in which they were made: of one sender and tag they get the letters in the order of sending.
+    let mut next: HashMap<(Rank, Rank, Tag), usize> = HashMap::new();
+    for (who, ticket) in asked {
+        let person = &mut all[who as usize];
+        let Status { peer, tag, len } = person.test(ticket).expect("received").expect("well");
+        let number = next.entry((peer, who, tag)).or_default();
+        let expected = &sent[&(peer, who, tag)][*number];
+        let bytes = person.read(ticket);
+        assert_eq!(&bytes[..len], &expected[..], "letter {number} from {peer} to {who} with tag {tag}");
+        assert!(bytes[len..].iter().all(|byte| *byte == 0xee), "nothing is written behind it");
+        *number += 1;
+    }
+    assert!(sent.iter().all(|(way, letters)| next.get(way).is_some_and(|n| *n == letters.len())));
+}
+
+#[test]
+fn letters_arrive_in_order_however_they_are_asked_for() {
+    for size in 1..=9 {
+        for (k, manner) in [Manner::Exact, Manner::AnySource, Manner::AnyTag, Manner::Any].into_iter().enumerate() {
+            for (seed, capacity) in [64, 80, 1000, 1 << 20].into_iter().enumerate() {
+                everybody_writes(size, capacity, manner, (seed * 4 + k) as u64 * 97 + u64::from(size));
+            }
+        }
+    }
+}
+
+#[test]
+fn two_who_send_much_before_they_ask_both_get_on() {
+    let mut all = world(2, 64);
+    let texts = [0, 1].map(|from| letter(from, 3, 0, 100_000));
+    let sends = [0, 1].map(|me: usize| all[me].send(1 - me as Rank, 3, &texts[me]));
+    settle(&mut all, &mut Dice(1));
+    for me in [0, 1] {
+        let sent = Status { peer: 1 - me as Rank, tag: 3, len: 100_000 };
+        assert_eq!(all[me].test(sends[me]), Some(Ok(sent)), "though nobody has asked");
+        let ticket = all[me].recv(None, None, 100_000);
+        all[me].progress();
+        assert_eq!(all[me].test(ticket), Some(Ok(sent)));
+        assert_eq!(all[me].read(ticket), texts[1 - me]);
+    }
+}
+
+#[test]
+fn a_letter_that_is_asked_for_while_it_comes_in_goes_on_where_it_belongs() {
+    for before in 1..40 {
+        let mut all = world(2, 64);
+        let text = letter(0, 1, 0, 1000);
+        all[0].send(1, 1, &text);
+        for _ in 0..before {
+            all[0].progress();
+            all[1].progress();
+        }
+        let ticket = all[1].recv(Some(0), Some(1), 1000);
+        settle(&mut all, &mut Dice(before));
+        assert_eq!(all[1].test(ticket), Some(Ok(Status { peer: 0, tag: 1, len: 1000 })));
+        assert_eq!(all[1].read(ticket), text);
+    }
+}
+
+#[test]
+fn a_letter_that_is_too_long_is_dropped_and_the_next_one_is_not() {
+    for (early, len) in [false, true].into_iter().flat_map(|early| [11, 16, 100, 3000].map(|len| (early, len))) {
+        let mut all = world(3, 64);
+        let texts = [letter(2, 5, 0, len), letter(2, 5, 1, 10)];
+        let mut dice = Dice(len as u64);
+        let ask = |all: &mut Vec<Person>| [0, 1].map(|_| all[0].recv(Some(2), Some(5), 10));
+        let asked = if early { None } else { Some(ask(&mut all)) };
+        texts.iter().for_each(|text| drop(all[2].send(0, 5, text)));
+        settle(&mut all, &mut dice);
+        let [first, second] = asked.unwrap_or_else(|| ask(&mut all));
+        settle(&mut all, &mut dice);
+        assert_eq!(all[0].test(first), Some(Err(Failure::TooLong(Status { peer: 2, tag: 5, len }))));
+        assert_eq!(all[0].test(second), Some(Ok(Status { peer: 2, tag: 5, len: 10 })));
+        assert_eq!(all[0].read(second), texts[1]);
+    }
+}
+
+#[test]
+fn nobody_is_kept_waiting_by_a_talkative_neighbour() {
+    let mut all = world(4, 64);
+    for number in 0..100 {
+        for from in 1..4 {
+            let text = letter(from, 0, number, 40);
+            all[from as usize].send(0, 0, &text);
+        }
+    }
+    let mut seen = [0; 4];
+    for _ in 0..90 {
+        let ticket = all[0].recv(None, None, 40);
+        let status = loop {
+            all.iter_mut().for_each(|person| drop(person.progress()));
+            if let Some(outcome) = all[0].test(ticket) {
+                break outcome.expect("well");
+            }
+        };
+        seen[status.peer as usize] += 1;
+    }
+    assert!(seen[1..].iter().all(|n| (25..=35).contains(n)), "{seen:?}");
+}
+
+#[test]
+fn what_was_sent_before_the_way_was_closed_arrives_and_then_nobody_waits() {
+    let mut all = world(3, 1 << 10);
+    all[1].send(0, 1, b"the last words");
+    all[1].progress();
+    let (anybody, of_1) = (all[0].recv(None, Some(9), 20), all[0].recv(Some(1), Some(9), 20));
+    all[0].progress();
+    drop(std::mem::replace(&mut all[1], Person { office: Office::new(1, 3), arrays: Arrays::default() }));
+    all[0].progress();
+    assert!(matches!(all[0].test(of_1), Some(Err(Failure::Broken(broken))) if broken.rank == 1));
+    assert_eq!(all[0].test(anybody), None, "rank 2 may yet send it");
+    let kept = all[0].recv(None, None, 20);
+    all[0].progress();
+    assert_eq!(all[0].test(kept), Some(Ok(Status { peer: 1, tag: 1, len: 14 })));
+    drop(all.pop());
+    all[0].progress();
+    assert!(matches!(all[0].test(anybody), Some(Err(Failure::Broken(_)))));
+    let late = all[0].recv(Some(2), None, 20);
+    let sent = all[0].send(1, 0, b"to nobody");
+    all[0].progress();
+    assert!(matches!(all[0].test(late), Some(Err(Failure::Broken(broken))) if broken.rank == 2));
+    assert!(matches!(all[0].test(sent), Some(Err(Failure::Broken(broken))) if broken.rank == 1));
+}
+
+#[test]
+fn a_way_that_breaks_in_the_middle_of_a_letter_fails_that_letter() {
+    for early in [false, true] {
+        let mut all = world(2, 64);
+        all[1].send(0, 1, &[7; 500]);
+        let asked = (!early).then(|| all[0].recv(Some(1), None, 500));
+        for _ in 0..3 {
+            all[1].progress();
+            all[0].progress();
+        }
+        drop(all.pop());
+        while all[0].progress() {}
+        let asked = asked.unwrap_or_else(|| all[0].recv(Some(1), None, 500));
+        all[0].progress();
+        assert!(matches!(all[0].test(asked), Some(Err(Failure::Broken(_)))), "{early}");
+    }
+}
+
+#[test]
+fn what_is_no_letter_closes_the_way() {
+    let bell = Arc::new(Bell::default());
+    let (here, there) = mem::pair([0, 1], 1 << 10, &bell);
+    let mut person = Person { office: Office::new(0, 2), arrays: Arrays::default() };
+    connect(&mut person, 1, here);
+    let mut tx = there.tx;
+    tx.write(b"GET / HTTP/1.1\r\n", &[], &[]).expect("room");
+    let asked = person.recv(Some(1), None, 100);
+    person.progress();
+    assert!(matches!(person.test(asked), Some(Err(Failure::Broken(broken))) if broken.why.contains("stamp")));
+}
+
+#[test]
+fn letters_to_oneself_need_no_way() {
+    let mut all = world(1, 64);
+    let me = &mut all[0];
+    let early = me.recv(Some(0), Some(2), 10);
+    me.progress();
+    let [first, second] = [(2, b"two"), (1, b"one")].map(|(tag, text)| me.send(0, tag, text));
+    let late = me.recv(None, None, 10);
+    me.progress();
+    for ticket in [first, second] {
+        assert!(matches!(me.test(ticket), Some(Ok(Status { peer: 0, len: 3, .. }))));
+    }
+    assert_eq!(me.test(early), Some(Ok(Status { peer: 0, tag: 2, len: 3 })));
+    assert_eq!(me.test(late), Some(Ok(Status { peer: 0, tag: 1, len: 3 })));
+    assert_eq!((&me.read(early)[..3], &me.read(late)[..3]), (&b"two"[..], &b"one"[..]));
+}
+
+#[test]
+fn a_request_that_is_taken_back_gets_nothing() {
+    let mut all = world(2, 64);
+    let [first, second] = [0, 1].map(|_| all[1].recv(Some(0), None, 10));
+    all[1].progress();
+    all[1].office.cancel(first);
+    all[0].send(1, 0, b"a letter");
+    settle(&mut all, &mut Dice(3));
+    assert_eq!(all[1].test(first), None);
+    assert!(matches!(all[1].test(second), Some(Ok(Status { len: 8, .. }))));
+}
