@@ -1,0 +1,128 @@
+"""Gradients averaged while others are still computed: values, order, priority, and what goes wrong."""
+
+import numpy as np
+import pytest
+from rankside import assert_refused, check_usable, outcome
+
+import arx
+
+SHAPES = {"embed": (40, 30), "w1": (30, 20), "b1": (20,), "w2": (20, 10), "b2": (10,), "half": (7, 3)}
+
+
+def gradients(rank, step):
+    """Distinct for every rank, step and element; their averages over any number of ranks up to 9 are exact."""
+    made = {}
+    for number, (name, shape) in enumerate(SHAPES.items()):
+        x = 2520.0 * (np.arange(np.prod(shape)) % 50 + 100 * number + 7 * step) + 2520.0 * rank
+        made[name] = x.reshape(shape).astype(np.float32 if name == "half" else np.float64)
+    return made
+
+
+def mean(size, step):
+    every = [gradients(rank, step) for rank in range(size)]
+    return {
+        name: (sum(g[name].astype(np.float64) for g in every) / size).astype(every[0][name].dtype) for name in SHAPES
+    }
+
+
+def order(kind, rank, step):
+    names = list(SHAPES)
+    return {
+        "backward": names[::-1],
+        "forward": names,
+        "another on each rank": names[(rank + step) % 6 :] + names[: (rank + step) % 6],
+        "half of the ranks the other way": names[:: 1 if rank % 2 else -1],
+    }[kind]
+
+
+def steps(kind, bucket_bytes):
+    world = arx.world()
+    arrays = gradients(world.rank, 0)
+    arrays["w2"] = np.asfortranarray(arrays["w2"])
+    with arx.GradientBucketer(arrays, bucket_bytes=bucket_bytes) as bucketer:
+        for step in range(4):
+            fresh = gradients(world.rank, step)
+            for name in order(kind, world.rank, step):
+                arrays[name][...] = fresh[name]
+                bucketer.ready(name)
+            bucketer.finish()
+            for name, want in mean(world.size, step).items():
+                assert arrays[name].tobytes() == want.tobytes(), (kind, step, name)
+    check_usable()
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 2000, 1 << 20])
+@pytest.mark.parametrize("kind", ["backward", "forward", "another on each rank", "half of the ranks the other way"])
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_averages_whatever_the_order_of_marking(ranks, p, kind, bucket_bytes):
+    ranks(p).run(steps, kind, bucket_bytes)
+
+
+@pytest.mark.parametrize("where", ["3", "h0 h1 h0"])
+def test_averages_between_hosts(crew, where):
+    crew(where).run(steps, "another on each rank", 2000)
+
+
+def lists_and_others():
+    world = arx.world()
+    arrays = [np.full(5, world.rank + k, np.float64) for k in range(3)]
+    arrays[1] = np.repeat(arrays[1], 2)[::2]
+    bucketer = arx.GradientBucketer(arrays, op="sum")
+    for k in (2, 0, 1):
+        bucketer.ready(k)
+    total = sum(range(world.size))
+    assert (bucketer.wait(1) == total + world.size).all()
+    bucketer.finish()
+    assert [x[0] for x in arrays] == [total + world.size * k for k in range(3)]
+    bucketer.close()
+    bucketer.close()
+    arx.GradientBucketer({}).finish()
+
+
+def test_a_list_and_waiting_for_one(ranks):
+    ranks(2).run(lists_and_others)
+
+
+def wrong_use():
+    world = arx.world()
+    arrays = {"a": np.ones(3), "b": np.ones(4)}
+    bucketer = arx.GradientBucketer(arrays)
+    assert_refused(outcome(bucketer.finish), "RuntimeError", "'a'", "'b'")
+    assert_refused(outcome(bucketer.ready, "c"), "KeyError", "'c'", "'a'")
+    bucketer.ready("b")
+    assert_refused(outcome(bucketer.ready, "b"), "ValueError", "twice")
+    assert_refused(outcome(bucketer.wait, "a"), "RuntimeError", "'a'")
+    assert_refused(outcome(bucketer.finish), "RuntimeError", "'a'")
+    bucketer.ready("a")
+    bucketer.finish()
+    assert (arrays["a"] == 1).all()
+    bucketer.close()
+    for bad, kind in (({"a": 3.0}, "TypeError"), ({"a": np.broadcast_to(1.0, 3)}, "ValueError")):
+        refusal = outcome(arx.GradientBucketer, bad)
+        assert_refused(refusal, kind)
+        check_usable()
+    refusal = outcome(arx.GradientBucketer, arrays, bucket_bytes=0)
+    assert_refused(refusal, "ValueError", "bucket_bytes")
+    assert world.size == 2
+
+
+def test_wrong_use(ranks):
+    ranks(2).run(wrong_use)
+
+
+def the_group_stays_free():
+    """The program uses the world while a round is under way."""
+    world = arx.world()
+    arrays = {"a": np.full(100_000, world.rank + 1.0), "b": np.full(10, world.rank + 1.0)}
+    with arx.GradientBucketer(arrays, bucket_bytes=1) as bucketer:
+        bucketer.ready("b")
+        loss = np.ones(1)
+        arx.all_reduce(loss)  # "a" is not ready yet
+        assert loss[0] == world.size
+        bucketer.ready("a")
+        bucketer.finish()
+    assert (arrays["a"] == (world.size + 1) / 2).all()
+
+
+def test_the_group_itself_stays_free(ranks):
+    ranks(3).run(the_group_stays_free)

@@ -1,0 +1,126 @@
+"""The sharded optimizer: the bits of the replicated update, a share of the state, and what is refused."""
+
+import numpy as np
+import pytest
+from rankside import assert_refused, check_usable, outcome
+
+import arx
+
+SHAPES = {"w": (37, 11), "b": (11,), "v": (5, 5, 5), "empty": (0, 3)}
+RULES = {
+    "sgd": arx.SGD(lr=0.1),
+    "momentum": arx.SGD(lr=0.05, momentum=0.9, weight_decay=0.01),
+    "adam": arx.Adam(lr=0.01),
+    "adamw": arx.Adam(lr=0.01, betas=(0.8, 0.99), weight_decay=0.1),
+}
+
+
+def numbers(seed, shapes=SHAPES, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def replicated(rule, parameters, gradients, state, step):
+    """Every rank updates everything."""
+    flat = np.concatenate([x.ravel() for x in parameters.values()])
+    grads = np.concatenate([gradients[name].ravel() for name in parameters])
+    arx.all_reduce(grads, "avg")
+    state = rule.state(flat) if state is None else state
+    rule.update(flat, grads, state, step)
+    at = 0
+    for x in parameters.values():
+        x[...] = flat[at : at + x.size].reshape(x.shape)
+        at += x.size
+    return state
+
+
+def trains(name, dtype):
+    world, rule = arx.world(), RULES[name]
+    mine, theirs = numbers(1, dtype=dtype), numbers(1, dtype=dtype)
+    optimizer = arx.ShardedOptimizer(mine, rule)
+    count = sum(x.size for x in mine.values())
+    full = sum(x.nbytes for x in rule.state(np.zeros(count, dtype)).values())
+    share = -(-count // world.size) / count
+    assert optimizer.state_bytes == round(full * share)
+    state = None
+    for step in range(1, 5):
+        gradients = numbers(100 * step + world.rank, dtype=dtype)
+        kept = {key: x.copy() for key, x in gradients.items()}
+        optimizer.step(dict(reversed(gradients.items())) if world.rank % 2 else gradients)
+        assert all((gradients[key] == kept[key]).all() for key in kept), "gradients are only read"
+        state = replicated(rule, theirs, gradients, state, step)
+        for key in mine:
+            assert mine[key].tobytes() == theirs[key].tobytes(), (name, step, key)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 7])
+def test_the_bits_of_the_replicated_update(ranks, p, name, dtype):
+    ranks(p).run(trains, name, dtype)
+
+
+@pytest.mark.parametrize("where", ["3", "h0 h1 h0", "h0 h0 h1 h1"])
+def test_the_bits_of_the_replicated_update_between_hosts(crew, where):
+    crew(where).run(trains, "adam", np.float32)
+
+
+def forms():
+    world = arx.world()
+    one = np.ones(10)
+    optimizer = arx.ShardedOptimizer(one, arx.SGD(lr=1.0))
+    optimizer.step(np.full(10, world.rank + 1.0))
+    assert (one == 1 - (world.size + 1) / 2).all()
+    several = [np.ones(3), np.ones((2, 2))]
+    optimizer = arx.ShardedOptimizer(several, arx.SGD(lr=0.5))
+    optimizer.step([np.full(3, 2.0), np.full((2, 2), 4.0)])
+    assert several[0].tolist() == [0.0] * 3
+    assert several[1].tolist() == [[-1.0, -1.0]] * 2
+
+
+def test_an_array_or_a_list(ranks):
+    ranks(3).run(forms)
+
+
+def saved():
+    world = arx.world()
+    first, second = numbers(3), numbers(3)
+    a = arx.ShardedOptimizer(first, RULES["adam"])
+    for step in range(2):
+        a.step(numbers(50 + 10 * step + world.rank))
+    state = a.state_dict()
+    for name, x in second.items():
+        x[...] = first[name]
+    b = arx.ShardedOptimizer(second, RULES["adam"])
+    b.load_state_dict(state)
+    gradients = numbers(99 + world.rank)
+    a.step(gradients)
+    b.step(gradients)
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+    other = arx.ShardedOptimizer(numbers(3), RULES["momentum"])
+    assert_refused(outcome(other.load_state_dict, state), "ValueError", "something else")
+
+
+def test_state_is_saved_and_loaded(ranks):
+    ranks(2).run(saved)
+
+
+def refused():
+    world = arx.world()
+    optimizer = arx.ShardedOptimizer(numbers(1), arx.SGD())
+    wrong = numbers(2)
+    if world.rank == 0:
+        wrong["w"] = wrong["w"].T
+    refusal = outcome(optimizer.step, wrong)
+    if world.rank == 0:
+        assert_refused(refusal, "ValueError", "'w'", "(11, 37)", "(37, 11)")
+    else:
+        assert_refused(refusal, "MismatchError", "'w'")
+    check_usable()
+    assert_refused(outcome(arx.ShardedOptimizer, np.ones(3, int), arx.SGD()), "TypeError", "int64")
+    assert_refused(outcome(arx.ShardedOptimizer, [np.ones(3), np.ones(3, "f4")], arx.SGD()), "ValueError", "one dtype")
+    assert_refused(outcome(arx.ShardedOptimizer, [3.0], arx.SGD()), "TypeError", "float")
+
+
+def test_what_is_refused(ranks):
+    ranks(2).run(refused)
