@@ -13,6 +13,7 @@ PYTHON = ROOT / "python" / "arx"
 
 # Rooms of the core, each with the rooms that it may name; only rooms further up in this list.
 ROOMS = {
+    "blocks": set(),
     "dtype": set(),
     "error": set(),
     "sync": set(),
@@ -29,15 +30,15 @@ ROOMS = {
     # Of `schedule` only the words for buffers and for what happens with what is received.
     "engine": {"error", "kernels", "plan", "schedule", "transport", "wait"},
     "health": {"admission", "arena", "error", "sync", "transport", "wait"},
-    "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},
+    "direct": {"arena", "blocks", "dtype", "error", "kernels", "sync", "wait"},
     "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
     "hierarchy": {"direct", "dtype", "engine", "error", "kernels", "messages", "schedule", "wait"},
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.
     "rendezvous": {"admission", "arena", "direct", "error", "health", "transport", "wait"},
     # It puts the rooms together.
     "communicator": {
-        *("admission", "arena", "direct", "dtype", "engine", "error", "health", "hierarchy", "kernels", "machine"),
-        *("messages", "rendezvous", "schedule", "select", "sync", "transport", "wait"),
+        *("admission", "arena", "blocks", "direct", "dtype", "engine", "error", "health", "hierarchy", "kernels"),
+        *("machine", "messages", "rendezvous", "schedule", "select", "sync", "transport", "wait"),
     },
     # Of `direct` only the names of the algorithms, of `arena` only a piece of memory for a symmetric array.
     "python": {"arena", "communicator", "direct", "dtype", "error", "kernels", "wait"},
