@@ -21,9 +21,10 @@ import machine
 import report
 from peers import PeerMissing
 from rounds import Row, take_turns
+from workloads import family
 from workloads.method import Plan
 
-COLLECTIVES = ("all_reduce",)
+COLLECTIVES = ("all_reduce", *family.COLLECTIVES)
 SIZES = "8,1Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"
 VARIANTS = {"private": ["in place", "out="], "symmetric": ["symmetric"]}
 ARX_COLUMNS = {"in place": "arx", "out=": "arx out=", "symmetric": "arx symmetric"}
@@ -65,13 +66,20 @@ def columns(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, Column]:
     return {title: found[title] for title in (*ARX_COLUMNS.values(), *peers) if title in found}
 
 
-def ratios(by_title: dict[str, Column], transport: str) -> list[Ratio]:
+def ratios(by_title: dict[str, Column], plan: Plan, transport: str) -> list[Ratio]:
     others = [column for title, column in by_title.items() if title not in ARX_COLUMNS.values()]
     best: Column = {}
     for row in (row for column in others for row in column.values() if transport != "tcp" or row.uses_tcp):
         if row.bytes not in best or row.median < best[row.bytes].median:
             best[row.bytes] = row
     arx, symmetric, gloo = (by_title.get(title, {}) for title in ("arx", "arx symmetric", "gloo"))
+    if plan.collective != "all_reduce":
+        arx = by_title.get("arx out=", {})
+        wanted = [
+            Ratio("best peer / arx", best, arx, goals.best_mpi_of_the_family),
+            Ratio("best peer / arx symmetric", best, symmetric, lambda *_: None),
+        ]
+        return [ratio for ratio in wanted if ratio.slow and ratio.fast]
     wanted = [
         Ratio("best peer / arx", best, arx, goals.best_peer_over_tcp if transport == "tcp" else goals.best_peer),
         Ratio("gloo / arx", gloo, arx, goals.gloo if transport != "tcp" else lambda *_: None),
@@ -85,7 +93,7 @@ def tables(rows: Sequence[Row], peers: Sequence[str], plan: Plan, transport: str
     """Medians with ratios and goals; then the fastest calls, and how much the rounds differ."""
     ranks = rows[0].ranks
     by_title = columns(rows, peers)
-    compared, sizes = ratios(by_title, transport), plan.sizes
+    compared, sizes = ratios(by_title, plan, transport), plan.sizes
     aimed = (plan.dtype, plan.op) == ("float32", "sum")
 
     def lines(of_row: Callable[[Row], str], of_ratio: Callable[[Ratio, int], str]) -> list[list[str]]:
@@ -169,7 +177,7 @@ def main(options: argparse.Namespace) -> int:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0], allow_abbrev=False)
     add = parser.add_argument
-    add("--collective", choices=COLLECTIVES, default="all_reduce")
+    add("--collective", choices=COLLECTIVES, default="all_reduce", help="sizes are those of its longest array")
     add("--ranks", type=report.list_of(int), default="2,4,8", help="numbers of ranks (default %(default)s)")
     add("--bytes", type=report.list_of(report.number_of_bytes), default=SIZES, help="sizes (default %(default)s)")
     add("--rounds", type=int, default=5, help="how often the libraries take turns (default %(default)s)")

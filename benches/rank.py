@@ -15,7 +15,8 @@ def main(name: str, plan: Plan, output: str) -> None:
     # A launcher that is killed may leave its ranks behind, waiting for one another.
     faulthandler.dump_traceback_later(plan.timeout, exit=True)
     backend: Backend = import_module(f"workloads.with_{name}").Backend()
-    cases = import_module(f"workloads.{plan.collective}").cases
+    module = "all_reduce" if plan.collective == "all_reduce" else "family"
+    cases = import_module(f"workloads.{module}").cases
     with open(output, "w") if backend.rank == 0 else contextlib.nullcontext() as lines:
         for nbytes in plan.sizes:
             for case in cases(backend, plan, nbytes):

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// Added to a length that a rank announces: it wants to hear all lengths before anything moves, even if they are equal.
+pub const ASK: usize = 1 << (usize::BITS - 1);
+
 /// A block of bytes for each rank, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks<'a> {

@@ -5,6 +5,8 @@
 //!                      │
 //!                   python/   the only room that names pyo3
 //!                      │
+//!                  progress      a queue and a thread per group, for calls that do not wait
+//!                      │
 //!                 communicator   one group: what was called, by whom, what to say when it fails
 //!                      │
 //!                  hierarchy     ranks of one host by memory, hosts by messages
@@ -63,6 +65,8 @@ pub mod machine;
 pub mod messages;
 #[cfg(not(loom))]
 pub mod plan;
+#[cfg(not(loom))]
+pub mod progress;
 #[cfg(not(loom))]
 pub mod rendezvous;
 #[cfg(not(loom))]

@@ -2,7 +2,8 @@
 //! and has the engine run them.
 //!
 //! ```text
-//! (collective, algorithm, team) ─► schedule ─► plan for so many bytes (kept) ─► engine, over links (opened on first use)
+//! (collective, algorithm, team) ─► schedule ─► plan for so many bytes or these chunks (kept)
+//!                                     ─► engine, over links (opened on first use)
 //! ```
 //! Which algorithm is best is `select`'s business, how a link is opened that of whoever made this (`Opener`).
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use crate::engine::{self, Arithmetic, Halt, Header, Memory};
 use crate::error::Rank;
 use crate::kernels::Bytes;
-use crate::plan::{Plan, compile};
+use crate::plan::{Chunk, Plan, compile, compile_cut};
 use crate::schedule::{Algorithm, Collective, Schedule};
 use crate::transport::Link;
 use crate::wait::Wait;
@@ -67,10 +68,44 @@ pub struct Request {
     pub elem: usize,
 }
 
-/// A request for so many bytes, and what follows from it.
+/// The memory that a request works on.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrays<'a> {
+    pub array: Bytes<'a>,
+    /// What is only read, if it is not in the array.
+    pub source: Bytes<'a>,
+    pub cut: Cut<'a>,
+}
+
+/// How an array is cut into the chunks of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut<'a> {
+    Even,
+    /// Where each chunk lies; if these are a multiple of the schedule's, so many of them make up one of those.
+    Chunks(&'a [Chunk]),
+}
+
+impl<'a> Arrays<'a> {
+    /// An array that is cut evenly.
+    pub fn even(array: Bytes<'a>) -> Arrays<'a> {
+        Arrays { array, source: &[], cut: Cut::Even }
+    }
+
+    /// All that its plan depends on.
+    fn fits(&self, kept: &Kept) -> bool {
+        match self.cut {
+            Cut::Even => kept.chunks.is_none() && kept.bytes == self.array.len(),
+            Cut::Chunks(chunks) => kept.chunks.as_deref() == Some(chunks),
+        }
+    }
+}
+
+/// A request for arrays that are cut in one way, and what follows from it.
 struct Kept {
     request: Request,
     bytes: usize,
+    /// None where it is cut evenly.
+    chunks: Option<Box<[Chunk]>>,
     plan: Arc<Plan>,
     peers: Arc<[Rank]>,
 }
@@ -97,20 +132,20 @@ impl Messages {
         Messages { links: (0..world).map(|_| None).collect(), opener, plans: Vec::new(), scratch: Vec::new() }
     }
 
-    /// Runs `request` on `data`.
+    /// Runs `request` on these arrays.
     ///
     /// # Panics
     /// When its algorithm does not serve its collective.
     pub fn run(
         &mut self,
         request: &Request,
-        data: Bytes<'_>,
+        arrays: &Arrays<'_>,
         arithmetic: Arithmetic,
         header: Header,
         wait: &mut Wait<'_>,
     ) -> Result<(), Halt> {
-        let (plan, peers) = self.plan(request, data.len());
-        self.carry_out(&plan, &peers, data, (arithmetic, header), wait)
+        let (plan, peers) = self.plan(request, arrays);
+        self.carry_out(&plan, &peers, arrays, (arithmetic, header), wait)
     }
 
     /// Runs a schedule that counts ranks as the group does, once: nothing of it is kept.
@@ -124,14 +159,14 @@ impl Messages {
     ) -> Result<(), Halt> {
         let plan = compile(schedule, data.len(), arithmetic.last.elem(), usize::MAX);
         let peers: Vec<Rank> = plan.peers().into_iter().collect();
-        self.carry_out(&plan, &peers, data, (arithmetic, header), wait)
+        self.carry_out(&plan, &peers, &Arrays::even(data), (arithmetic, header), wait)
     }
 
     fn carry_out(
         &mut self,
         plan: &Plan,
         peers: &[Rank],
-        data: Bytes<'_>,
+        arrays: &Arrays<'_>,
         (arithmetic, header): (Arithmetic, Header),
         wait: &mut Wait<'_>,
     ) -> Result<(), Halt> {
@@ -141,13 +176,14 @@ impl Messages {
                 *link = Some(self.opener.open(*peer, wait)?);
             }
         }
-        let memory = Memory { data, scratch: aligned(&mut self.scratch, plan.scratch) };
+        let Arrays { array, source, .. } = *arrays;
+        let memory = Memory { array, source, scratch: aligned(&mut self.scratch, plan.scratch) };
         let call = engine::Call { plan, memory, arithmetic, header };
         engine::run(&call, &mut self.links, self.opener.alert(), wait)
     }
 
-    fn plan(&mut self, request: &Request, bytes: usize) -> (Arc<Plan>, Arc<[Rank]>) {
-        match self.plans.iter().rposition(|kept| kept.bytes == bytes && kept.request == *request) {
+    fn plan(&mut self, request: &Request, arrays: &Arrays<'_>) -> (Arc<Plan>, Arc<[Rank]>) {
+        match self.plans.iter().rposition(|kept| kept.request == *request && arrays.fits(kept)) {
             Some(at) => {
                 let last = self.plans.len() - 1;
                 self.plans.swap(at, last);
@@ -156,7 +192,7 @@ impl Messages {
                 if self.plans.len() == KEPT {
                     self.plans.remove(0);
                 }
-                self.plans.push(Kept::new(request, bytes));
+                self.plans.push(Kept::new(request, arrays));
             }
         }
         let kept = self.plans.last().expect("just put there");
@@ -165,17 +201,31 @@ impl Messages {
 }
 
 impl Kept {
-    fn new(request: &Request, bytes: usize) -> Kept {
+    fn new(request: &Request, arrays: &Arrays<'_>) -> Kept {
         let Request { collective, algorithm, team, elem } = request;
         let schedule = algorithm
             .schedule(*collective, team.me, team.size())
-            .unwrap_or_else(|| panic!("{algorithm} does not serve {collective:?}"));
-        let scratch = schedule.scratch as usize;
-        let chunk = (TILE / scratch.max(1)).max(CHUNK);
-        let tile = if scratch == 0 { usize::MAX } else { chunk * schedule.chunks as usize };
-        let plan = compile(&schedule.on(&team.ranks), bytes, *elem, tile);
+            .unwrap_or_else(|| panic!("{algorithm} does not serve {collective:?}"))
+            .on(&team.ranks);
+        // How long a chunk of a tile may be; the same on all ranks, or they would wait for each other in different tiles.
+        let chunk = |parts: usize| match parts * algorithm.scratch(*collective, team.size()) as usize {
+            0 => usize::MAX,
+            scratch => (TILE / scratch).max(CHUNK),
+        };
+        let (plan, chunks) = match arrays.cut {
+            Cut::Even => {
+                let tile = chunk(1).saturating_mul(schedule.chunks as usize);
+                (compile(&schedule, arrays.array.len(), *elem, tile), None)
+            }
+            Cut::Chunks(chunks) => {
+                let parts = chunks.len() / schedule.chunks as usize;
+                let plan = compile_cut(&schedule.in_parts(parts as u32), chunks, *elem, chunk(parts));
+                (plan, Some(chunks.into()))
+            }
+        };
+        let (request, bytes) = (request.clone(), arrays.array.len());
         let peers = plan.peers().into_iter().collect();
-        Kept { request: request.clone(), bytes, plan: Arc::new(plan), peers }
+        Kept { request, bytes, chunks, plan: Arc::new(plan), peers }
     }
 }
 

@@ -30,29 +30,51 @@ pub enum Order {
     Together,
 }
 
-/// Ways to all-reduce `bytes` bytes among `world` ranks, the fastest first.
+/// Ways to do `collective` on `bytes` bytes, of all blocks together, among `world` ranks, the fastest first.
 ///
-/// Where order matters only `exchange` and `pairwise` come into question: both combine in the order of ranks, so that it makes no
-/// difference to the bits which of them is faster today.
-pub fn all_reduce(model: &Model, world: u32, bytes: usize, order: Order) -> Vec<Choice> {
+/// Where order matters only those come into question that combine in the order of ranks, so that it makes no difference to the
+/// bits which of them is faster today; but an all-reduce among very many ranks takes one other, always the same.
+pub fn choices(model: &Model, collective: Collective, world: u32, bytes: usize, order: Order) -> Vec<Choice> {
+    let direct = (world < CROWDED).then_some(Algorithm::Exchange);
+    let candidates: Vec<Algorithm> = match collective {
+        Collective::AllReduce => all_reduce(world, bytes, order),
+        Collective::Reduce(_) => reduce(world, order),
+        Collective::Broadcast(_) => {
+            [Algorithm::Tree, Algorithm::Ring].into_iter().chain(direct).chain(double_trees()).collect()
+        }
+        Collective::ReduceScatter => match order {
+            Order::Free => vec![Algorithm::Pairwise, Algorithm::Recursive, Algorithm::Ring],
+            Order::Fixed | Order::Together => vec![Algorithm::Pairwise],
+        },
+        Collective::AllGather => vec![Algorithm::Recursive, Algorithm::Ring, Algorithm::Pairwise],
+        Collective::Gather(_) | Collective::Scatter(_) => vec![Algorithm::Exchange, Algorithm::Tree],
+        Collective::AllToAll => vec![Algorithm::Pairwise],
+        Collective::Scan | Collective::Exscan => direct.into_iter().chain([Algorithm::CHAIN]).collect(),
+    };
+    ranked(candidates.into_iter(), model, collective, world, bytes)
+}
+
+fn all_reduce(world: u32, bytes: usize, order: Order) -> Vec<Algorithm> {
     let direct = (world < CROWDED).then_some(Algorithm::Exchange);
     // Two hosts do one full exchange: nothing else needs fewer bytes or fewer steps.
     let pairwise = (world > 2).then_some(Algorithm::Pairwise);
     let many = if bytes < SMALL { Algorithm::Doubling } else { Algorithm::Ring };
     let free = [Algorithm::Doubling, Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
-    let candidates: Vec<Algorithm> = match order {
+    match order {
         Order::Fixed if world >= CROWDED => vec![many],
         Order::Free if world > 2 => direct.into_iter().chain(pairwise).chain(free).chain(double_trees()).collect(),
         _ => direct.into_iter().chain(pairwise).collect(),
-    };
-    ranked(candidates.into_iter(), model, Collective::AllReduce, world, bytes)
+    }
 }
 
-/// Ways to broadcast, the fastest first.
-pub fn broadcast(model: &Model, world: u32, bytes: usize) -> Vec<Choice> {
+fn reduce(world: u32, order: Order) -> Vec<Algorithm> {
     let direct = (world < CROWDED).then_some(Algorithm::Exchange);
-    let candidates = [Algorithm::Tree, Algorithm::Ring].into_iter().chain(direct).chain(double_trees());
-    ranked(candidates, model, Collective::Broadcast(0), world, bytes)
+    let pairwise = (world > 2).then_some(Algorithm::Pairwise);
+    let free = [Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
+    match order {
+        Order::Free if world > 2 => direct.into_iter().chain(pairwise).chain(free).chain(double_trees()).collect(),
+        _ => direct.into_iter().chain(pairwise).collect(),
+    }
 }
 
 fn double_trees() -> impl Iterator<Item = Algorithm> {
@@ -89,6 +111,7 @@ fn ranked(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Exscan, Gather, Reduce, ReduceScatter, Scan, Scatter};
 
     /// 1 Gb/s, 30 us away.
     const WIRE: Model = Model { alpha: 20e-6, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0 };
@@ -96,20 +119,20 @@ mod tests {
     #[test]
     fn small_arrays_take_few_steps_and_large_ones_few_bytes() {
         for world in [3, 4, 5, 7, 8, 16, 33, 4096] {
-            let best = |bytes| all_reduce(&WIRE, world, bytes, Order::Free)[0].algorithm;
+            let best = |bytes| choices(&WIRE, AllReduce, world, bytes, Order::Free)[0].algorithm;
             let slim = [Algorithm::Ring, Algorithm::Recursive, Algorithm::Pairwise];
             assert!(!slim.contains(&best(8)), "{world}: {}", best(8));
             let large = best(1 << 30);
             assert!(slim.contains(&large) || matches!(large, Algorithm::DoubleTree { .. }), "{world}: {large}");
             assert_eq!(best(64 << 10), best(64 << 10));
         }
-        assert_eq!(all_reduce(&WIRE, 2, 1 << 20, Order::Free)[0].algorithm, Algorithm::Exchange);
+        assert_eq!(choices(&WIRE, AllReduce, 2, 1 << 20, Order::Free)[0].algorithm, Algorithm::Exchange);
     }
 
     #[test]
     fn sums_of_halves_are_not_combined_on_the_way() {
         for world in [2, 3, 8, 64] {
-            for choice in all_reduce(&WIRE, world, 1 << 20, Order::Together) {
+            for choice in choices(&WIRE, AllReduce, world, 1 << 20, Order::Together) {
                 assert!(matches!(choice.algorithm, Algorithm::Exchange | Algorithm::Pairwise), "{}", choice.algorithm);
             }
         }
@@ -121,7 +144,7 @@ mod tests {
         let slow = Model { alpha: 1e-3, overhead: 1e-4, beta: 1e-7, gamma: 1e-9, segment: 32768.0 };
         for world in [2, 3, 8, 16, 17, 100] {
             for bytes in [8, 1 << 10, 1 << 20, 1 << 28] {
-                let order = |model| match all_reduce(model, world, bytes, Order::Fixed)[0].algorithm {
+                let order = |model| match choices(model, AllReduce, world, bytes, Order::Fixed)[0].algorithm {
                     Algorithm::Exchange | Algorithm::Pairwise => "ranks".to_owned(),
                     other => other.to_string(),
                 };
@@ -132,9 +155,43 @@ mod tests {
 
     #[test]
     fn a_broadcast_of_much_is_not_sent_whole() {
-        assert_eq!(broadcast(&WIRE, 64, 8)[0].algorithm, Algorithm::Tree);
-        let large = broadcast(&WIRE, 8, 1 << 26)[0].algorithm;
+        assert_eq!(choices(&WIRE, Broadcast(0), 64, 8, Order::Free)[0].algorithm, Algorithm::Tree);
+        let large = choices(&WIRE, Broadcast(0), 8, 1 << 26, Order::Free)[0].algorithm;
         assert!(!matches!(large, Algorithm::Tree | Algorithm::Exchange), "{large}");
-        assert_eq!(broadcast(&WIRE, 2, 1 << 26).len(), 6);
+        assert_eq!(choices(&WIRE, Broadcast(0), 2, 1 << 26, Order::Free).len(), 6);
+    }
+
+    /// Everything that combines floats does so in the order of ranks, whatever was measured.
+    #[test]
+    fn where_order_matters_it_is_that_of_ranks() {
+        for world in [1, 2, 3, 8, 16, 17, 100] {
+            for collective in [Reduce(0), ReduceScatter, Scan, Exscan] {
+                for order in [Order::Fixed, Order::Together] {
+                    let choices = choices(&WIRE, collective, world, 1 << 20, order);
+                    assert!(!choices.is_empty(), "{collective:?}, {world}");
+                    let ordered = [Algorithm::Exchange, Algorithm::Pairwise, Algorithm::CHAIN];
+                    assert!(
+                        choices.iter().all(|choice| ordered.contains(&choice.algorithm)),
+                        "{collective:?}, {world}"
+                    );
+                    let chained = choices.iter().any(|choice| choice.algorithm == Algorithm::CHAIN);
+                    assert_eq!(chained, matches!(collective, Scan | Exscan));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_steps_for_small_blocks_and_no_byte_twice_for_large_ones() {
+        let best = |collective, bytes| choices(&WIRE, collective, 16, bytes, Order::Free)[0].algorithm;
+        for rooted in [Gather(0), Scatter(0)] {
+            assert_eq!((best(rooted, 16), best(rooted, 1 << 26)), (Algorithm::Exchange, Algorithm::Exchange));
+            let slow = Model { overhead: 50e-6, ..WIRE };
+            assert_eq!(choices(&slow, rooted, 16, 16, Order::Free)[0].algorithm, Algorithm::Tree);
+        }
+        assert_eq!((best(Scan, 8), best(Scan, 1 << 24)), (Algorithm::Exchange, Algorithm::CHAIN));
+        assert_eq!(best(AllToAll, 8), Algorithm::Pairwise);
+        let slow = Model { overhead: 50e-6, ..WIRE };
+        assert_eq!(choices(&slow, AllGather, 16, 128, Order::Free)[0].algorithm, Algorithm::Recursive);
     }
 }

@@ -150,6 +150,10 @@ pub trait Host {
     fn aside(&mut self, wait: &mut dyn FnMut());
     /// Called during `aside`, after a signal and at least once per [`SLICE`].
     fn interrupted(&mut self) -> bool;
+    /// Whether a wait may keep a core busy for a moment, because the caller has nothing else to do.
+    fn spins(&self) -> bool {
+        true
+    }
 }
 
 /// A host that needs neither: Rust tests and tools.
@@ -182,6 +186,13 @@ pub struct Patience {
     pub spin: Duration,
     /// Of one wait: every sign of progress starts it anew.
     pub limit: Duration,
+}
+
+impl Patience {
+    /// Of a caller who is ready to spin for so long, unless it has better to do.
+    pub fn of(host: &dyn Host, spin: Duration, limit: Duration) -> Patience {
+        Patience { spin: if host.spins() { spin } else { Duration::ZERO }, limit }
+    }
 }
 
 /// Something to be waited for that takes an effort of its own, and knows better than the bell what to sleep on.

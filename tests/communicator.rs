@@ -148,7 +148,7 @@ fn edges(lengths: &[usize]) -> Vec<usize> {
 fn collect(group: &mut Communicator, part: &Part) -> Result<Result<Vec<i64>, Vec<usize>>, Error> {
     let (src, dst) = (Array::new(&part.src), Array::new(&vec![-1; part.dst.len()]));
     let (give, take) = (edges(&part.give), edges(&part.take));
-    let cut = Cut { give: Blocks::Cut(&give), take: Blocks::Cut(&take) };
+    let cut = Cut::new(Blocks::Cut(&give), Blocks::Cut(&take));
     let shape = [part.src.len()];
     // Where the root's array says how long blocks are, others have none to show.
     let shape = if matches!(part.collective, Collective::Scatter { .. }) { &[][..] } else { &shape[..] };

@@ -81,12 +81,17 @@ type Kind = fn(u32) -> Collective;
 
 /// What every algorithm serves.
 fn jobs() -> Vec<(Algorithm, Kind)> {
-    let collectives: [Kind; 5] = [
+    let collectives: [Kind; 10] = [
         |_| Collective::AllReduce,
         |_| Collective::ReduceScatter,
         |_| Collective::AllGather,
         Collective::Broadcast,
         Collective::Reduce,
+        Collective::Gather,
+        Collective::Scatter,
+        |_| Collective::AllToAll,
+        |_| Collective::Scan,
+        |_| Collective::Exscan,
     ];
     let all = ALGORITHMS.into_iter().flat_map(|algorithm| collectives.map(|collective| (algorithm, collective)));
     all.filter(|(algorithm, collective)| algorithm.serves(collective(0))).collect()
@@ -105,6 +110,9 @@ fn case() -> impl Strategy<Value = Case> {
         .prop_filter("combined at once", |((algorithm, _), _, _, _, (dtype, op), _)| suits(*algorithm, *dtype, *op))
         .prop_map(|((algorithm, collective), world, root, elements, (dtype, op), (tile, medium))| {
             let collective = collective(root % world as u32);
+            // What comes must be as long as what goes.
+            let (equal, tile) = if collective == Collective::AllToAll { (2 * world, usize::MAX) } else { (1, tile) };
+            let elements = elements - elements % equal;
             Case { algorithm, collective, world, elements, dtype, op, tile, medium }
         })
 }

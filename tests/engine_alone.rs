@@ -154,7 +154,7 @@ fn alone(
     let mut ranks = ranks::world(2, medium);
     couple.rank = ranks.swap_remove(0);
     let (plan, data) = (couple.case.plan(0), Array::new(&couple.case.input(0)));
-    let memory = Memory { data: data.bytes(), scratch: &[] };
+    let memory = Memory { array: data.bytes(), source: &[], scratch: &[] };
     let call = Call { plan: &plan, memory, arithmetic: couple.case.arithmetic(None), header: couple.case.header() };
     let mut links = std::mem::take(&mut couple.rank.links);
     let group = Arc::clone(&couple.rank.group);

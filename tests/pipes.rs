@@ -83,6 +83,7 @@ impl Kind {
             collective: Collective::AllReduce(self.op),
             element: Element::Number(self.dtype),
             shape,
+            counts: &[],
             algorithm: Algorithm::parse(self.name).unwrap_or_else(|| panic!("{}", self.name)),
             name: None,
             timeout: None,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use arx::plan::{self, ALIGN, Frame, Gate, Job, Move, Place, Plan};
+use arx::plan::{self, ALIGN, Area, Chunk, Frame, Gate, Home, Job, Move, Place, Plan};
 use arx::schedule::{Algorithm, Apply, Buf, Collective, Schedule, Span, Step};
 
 const ALGORITHMS: [Algorithm; 9] = [
@@ -17,11 +17,12 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::Exchange,
 ];
 
-/// Every algorithm, collective, world up to 9 and rank.
+/// Every algorithm, collective, world up to 9 and rank. Not the all-to-all, whose chunks must be of the same length.
 fn schedules() -> impl Iterator<Item = (String, Schedule)> {
     let collectives = |world: u32| {
-        let roots = (0..world).flat_map(|root| [Collective::Broadcast(root), Collective::Reduce(root)]);
-        [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather].into_iter().chain(roots)
+        use Collective::*;
+        let roots = (0..world).flat_map(|root| [Broadcast(root), Reduce(root), Gather(root), Scatter(root)]);
+        [AllReduce, ReduceScatter, AllGather, Scan, Exscan].into_iter().chain(roots)
     };
     let jobs = move |world| ALGORITHMS.into_iter().flat_map(move |a| collectives(world).map(move |c| (world, a, c)));
     (1..=9).flat_map(jobs).flat_map(|(world, algorithm, collective)| {
@@ -181,9 +182,10 @@ fn places_stay_within_their_memory() {
     for (name, schedule) in schedules() {
         for (elements, tile) in [(0, 8), (1, 8), (23, 24), (23, 1000), (100, 52)] {
             let plan = plan::compile(&schedule, elements * 8, 8, tile);
-            let fits = |place: Place, len| match place.buf {
-                Buf::Data => place.at + len <= elements * 8,
-                Buf::Scratch => place.at.is_multiple_of(64) && place.at + len <= plan.scratch,
+            let fits = |place: Place, len| match place.area {
+                Area::Array => place.at + len <= elements * 8,
+                Area::Source => false,
+                Area::Scratch => place.at.is_multiple_of(64) && place.at + len <= plan.scratch,
             };
             for m in plan.outbound.iter().chain(&plan.inbound) {
                 assert!(fits(m.place, m.len), "{name}: {m:?}");
@@ -200,7 +202,7 @@ fn places_stay_within_their_memory() {
 fn a_ring_is_two_programs() {
     let schedule = Algorithm::Ring.schedule(Collective::AllReduce, 1, 3).expect("served");
     let plan = plan::compile(&schedule, 40, 4, usize::MAX);
-    let data = |at| Place { buf: Buf::Data, at };
+    let data = |at| Place { area: Area::Array, at };
     let behind = |from, len: u64| Gate { from, until: from as u64 + len };
     let send = |at, len, start, gate, head, pad| {
         let job = Job::Send { peer: 2, frame: Frame { head, pad } };
@@ -244,12 +246,75 @@ fn tiles_take_turns_with_the_scratch_memory() {
         })
         .collect();
     let sources = |tile: usize| {
-        let scratch = |k: usize| Place { buf: Buf::Scratch, at: 128 * (tile % 2) + 64 * k };
-        vec![Place { buf: Buf::Data, at: 8 * tile }, scratch(0), scratch(1)]
+        let scratch = |k: usize| Place { area: Area::Scratch, at: 128 * (tile % 2) + 64 * k };
+        vec![Place { area: Area::Array, at: 8 * tile }, scratch(0), scratch(1)]
     };
     assert_eq!(combined, [sources(0), sources(1), sources(2)]);
     // What the first tile has combined is not waited for: nothing of it is sent again.
     assert!(plan.outbound.iter().all(|m| m.gate == Gate::OPEN));
+}
+
+/// Where chunks lie as an even cut has them, it makes no difference how that was said.
+#[test]
+fn an_even_cut_may_be_said_chunk_by_chunk() {
+    for (name, schedule) in schedules() {
+        for elements in [0, 1, 23, 64] {
+            let count = schedule.chunks as usize;
+            let start = |k: usize| 4 * (k * (elements / count) + k.min(elements % count));
+            let chunk = |k: usize| Chunk { home: Home::Array(start(k)), len: start(k + 1) - start(k) };
+            let chunks: Vec<Chunk> = (0..count).map(chunk).collect();
+            let said = plan::compile_cut(&schedule, &chunks, 4, usize::MAX);
+            assert_eq!(said, plan::compile(&schedule, 4 * elements, 4, usize::MAX), "{name}, {elements}");
+        }
+    }
+}
+
+/// Four ranks gather for rank 0: a rank's own chunk is read where it lies, and rank 2 passes on that of rank 3.
+#[test]
+fn what_only_passes_through_lies_in_temporary_memory() {
+    let schedule = |rank| Algorithm::Tree.schedule(Collective::Gather(0), rank, 4).expect("served");
+    let cut = |me: usize| -> Vec<Chunk> {
+        let home = |k| if k == me { Home::Source(0) } else { Home::Passing };
+        [12, 8, 0, 20].into_iter().enumerate().map(|(k, len)| Chunk { home: home(k), len }).collect()
+    };
+    let leaf = plan::compile_cut(&schedule(1), &cut(1), 4, usize::MAX);
+    assert_eq!((leaf.scratch, leaf.outbound[0].place), (0, Place { area: Area::Source, at: 0 }));
+    let inner = plan::compile_cut(&schedule(2), &cut(2), 4, usize::MAX);
+    assert_eq!(inner.scratch, 20);
+    let passing = Place { area: Area::Scratch, at: 0 };
+    assert_eq!(inner.inbound.iter().map(|m| (m.place, m.len)).collect::<Vec<_>>(), [(passing, 20)]);
+    // Its own chunk is empty, and begins the stream.
+    let sent: Vec<_> = inner.outbound.iter().map(|m| (m.place.area, m.len, m.frame().head)).collect();
+    assert_eq!(sent, [(Area::Source, 0, true), (Area::Scratch, 20, false)]);
+    assert_eq!(inner.outbound[1].gate, Gate { from: 0, until: 20 });
+}
+
+/// Rank 0 of 2 combines chunks of 5 and 2 elements in tiles of 2: the longest decides how many there are.
+#[test]
+fn tiles_are_slices_of_every_chunk() {
+    let schedule = Algorithm::Pairwise.schedule(Collective::ReduceScatter, 0, 2).expect("served");
+    let chunks = [Chunk { home: Home::Array(0), len: 20 }, Chunk { home: Home::Source(40), len: 8 }];
+    let plan = plan::compile_cut(&schedule, &chunks, 4, 8);
+    let sent: Vec<_> = plan.outbound.iter().map(|m| (m.place, m.len)).collect();
+    assert_eq!(sent, [(Place { area: Area::Source, at: 40 }, 8)], "the second chunk ends with the first tile");
+    let slices = |combined: bool| -> Vec<_> {
+        let moves = plan.inbound.iter().filter(|m| matches!(m.job, Job::Combine { .. }) == combined);
+        moves.map(|m| (m.place, m.len)).collect()
+    };
+    let at = |area, places: [usize; 3]| {
+        places.into_iter().zip([8, 8, 4]).map(|(at, len)| (Place { area, at }, len)).collect::<Vec<_>>()
+    };
+    assert_eq!(slices(false), at(Area::Scratch, [0, 64, 0]));
+    assert_eq!(slices(true), at(Area::Array, [0, 8, 16]));
+    assert_eq!(plan.scratch, 2 * 64);
+}
+
+#[test]
+#[should_panic(expected = "only read")]
+fn what_is_only_read_is_not_written_to() {
+    let schedule = Algorithm::Ring.schedule(Collective::ReduceScatter, 0, 3).expect("served");
+    let chunks = [0, 4, 8].map(|at| Chunk { home: Home::Source(at), len: 4 });
+    plan::compile_cut(&schedule, &chunks, 4, usize::MAX);
 }
 
 #[test]

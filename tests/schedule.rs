@@ -1,9 +1,9 @@
 //! Every schedule, proved for every world from 1 to 64 and compared with the formulas in its documentation. No I/O.
 #![cfg(not(loom))]
 
-use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+use Collective::*;
 use arx::schedule::verify::{Report, table, verify};
-use arx::schedule::{Algorithm, Apply, Collective, Schedule, Step, UnknownAlgorithm};
+use arx::schedule::{Algorithm, Apply, Collective, Schedule, Span, Step, UnknownAlgorithm};
 
 const WORLDS: std::ops::RangeInclusive<u32> = 1..=64;
 
@@ -22,8 +22,8 @@ fn collectives(world: u32) -> Vec<Collective> {
         1..=12 => (0..world).collect(),
         _ => vec![0, 1, world / 2, world - 1],
     };
-    let rooted = roots.into_iter().flat_map(|root| [Broadcast(root), Reduce(root)]);
-    [AllReduce, ReduceScatter, AllGather].into_iter().chain(rooted).collect()
+    let rooted = roots.into_iter().flat_map(|root| [Broadcast(root), Reduce(root), Gather(root), Scatter(root)]);
+    [AllReduce, ReduceScatter, AllGather, AllToAll, Scan, Exscan].into_iter().chain(rooted).collect()
 }
 
 fn proved(algorithm: Algorithm, collective: Collective, world: u32) -> Report {
@@ -37,7 +37,12 @@ fn every_schedule_is_right_for_every_world() {
     for algorithm in algorithms() {
         for world in WORLDS {
             for collective in collectives(world).into_iter().filter(|&collective| algorithm.serves(collective)) {
-                proved(algorithm, collective, world);
+                let report = proved(algorithm, collective, world);
+                assert_eq!(
+                    report.scratch,
+                    algorithm.scratch(collective, world),
+                    "{algorithm}, {collective:?}, {world}"
+                );
             }
         }
     }
@@ -86,6 +91,16 @@ fn documented(name: &str, collective: Collective, p: u32) -> Option<Cost> {
         ("exchange", AllReduce) => (1, others, others, others, others, others),
         ("exchange", Broadcast(_)) => (1, others, others, 1, 0, 0),
         ("exchange", Reduce(_)) => (1, others, 1, others, others, others),
+        ("exchange", Gather(_)) => (p, others, 1, others, 0, 0),
+        ("exchange", Scatter(_)) => (p, others, others, 1, 0, 0),
+        ("exchange", Scan) => (1, others, others, others, others, others),
+        // What one rank before it brings is copied, not reduced.
+        ("exchange", Exscan) => (1, others, others, others, others - 1, others),
+        ("pairwise", AllToAll) => (2 * p, others, others, others, 0, 0),
+        ("tree", Gather(0)) if p.is_power_of_two() => (p, levels, p / 2, others, 0, 0),
+        ("tree", Scatter(0)) if p.is_power_of_two() => (p, levels, others, p / 2, 0, 0),
+        ("chain", Scan) => (1, if p == 2 { 1 } else { 2 }, 1, 1, 1, 0),
+        ("chain", Exscan) if p > 3 => (1, 3, 2, 2, 1, 0),
         ("doubling", AllReduce) if p.is_power_of_two() => (1, levels, levels, levels, levels, 0),
         ("doubling", AllReduce) => (1, levels + 1, levels, levels, levels, 0),
         ("tree", AllReduce) => (1, 2 * levels, levels, levels, levels, 0),
@@ -229,6 +244,9 @@ fn schedules_that_follow_each_other_are_one() {
 fn a_world_of_one_has_nothing_to_do() {
     for algorithm in algorithms() {
         for collective in collectives(1) {
+            if collective == AllToAll {
+                continue; // what a rank sends to itself changes places
+            }
             let expected = algorithm.serves(collective).then(|| Schedule::new(1, []));
             assert_eq!(algorithm.schedule(collective, 0, 1), expected, "{algorithm}, {collective:?}");
             let of_two = algorithm.schedule(collective, 0, 2);
@@ -243,6 +261,50 @@ fn scratch_has_the_length_of_the_chunk_it_is_combined_into() {
     assert_eq!(schedule.stands_for(), [Some(2), Some(2), Some(2)]);
     let schedule = Algorithm::Exchange.schedule(AllReduce, 2, 4).expect("served");
     assert_eq!(schedule.stands_for(), [Some(0), Some(0), Some(0)]);
+}
+
+#[test]
+fn parts_of_chunks_go_where_the_chunks_went() {
+    for algorithm in algorithms() {
+        for collective in [AllReduce, ReduceScatter, AllGather].into_iter().filter(|&c| algorithm.serves(c)) {
+            for rank in 0..5 {
+                let whole = algorithm.schedule(collective, rank, 5).expect("served");
+                assert_eq!(whole.clone().in_parts(1), whole);
+                let parts = whole.clone().in_parts(3);
+                assert_eq!((parts.chunks, parts.scratch), (3 * whole.chunks, 3 * whole.scratch));
+                let spans = |schedule: &Schedule| -> Vec<_> {
+                    schedule.steps.iter().flat_map(spans_of).map(|span| (span.lo, span.hi)).collect()
+                };
+                let expected: Vec<_> = spans(&whole).into_iter().map(|(lo, hi)| (3 * lo, 3 * hi)).collect();
+                assert_eq!(spans(&parts), expected);
+                let twins = whole.stands_for().into_iter().map(|twin| twin.expect("combined"));
+                let expected: Vec<_> = twins.flat_map(|twin| (0..3).map(move |i| Some(3 * twin + i))).collect();
+                assert_eq!(parts.stands_for(), expected);
+            }
+        }
+    }
+}
+
+fn spans_of(step: &Step) -> Vec<Span> {
+    match step {
+        Step::Exchange { send, recv } => {
+            send.iter().map(|(_, span)| *span).chain(recv.iter().map(|(_, span, _)| *span)).collect()
+        }
+        Step::Local { dst, srcs, .. } => srcs.iter().copied().chain([*dst]).collect(),
+    }
+}
+
+/// With a root anywhere a tree has twice the steps at most, and as many chunks go through every rank as with root 0.
+#[test]
+fn trees_of_shares_send_each_share_up_or_down_its_branch() {
+    for (world, root) in (2..=64_u32).flat_map(|world| [0, 1, world / 2, world - 1].map(|root| (world, root % world))) {
+        let levels = world.next_power_of_two().ilog2() as usize;
+        let (gather, scatter) = ([Gather(root), Scatter(root)]).map(|c| proved(Algorithm::Tree, c, world)).into();
+        assert!((levels..=2 * levels + 1).contains(&gather.steps), "{world} ranks, root {root}: {}", gather.steps);
+        assert_eq!((&gather.sent, &gather.received), (&scatter.received, &scatter.sent));
+        assert_eq!(gather.received[root as usize], u64::from(world - 1));
+        assert_eq!(gather.sent[root as usize], 0);
+    }
 }
 
 /// What sums of halves need: one step combines all contributions to a chunk, and nothing else is combined.
@@ -299,15 +361,24 @@ fn the_tables_in_the_documentation_are_those_of_verify() {
             vec![AllReduce, ReduceScatter, AllGather, Reduce(0)],
         ),
         ("doubling", include_str!("../rust/schedule/recursive.rs"), vec![AllReduce]),
-        ("tree", include_str!("../rust/schedule/tree.rs"), vec![AllReduce, Broadcast(0), Reduce(0)]),
+        (
+            "tree",
+            include_str!("../rust/schedule/tree.rs"),
+            vec![AllReduce, Broadcast(0), Reduce(0), Gather(0), Scatter(0)],
+        ),
+        ("chain", include_str!("../rust/schedule/chain.rs"), vec![Scan, Exscan]),
         ("k_ary:2:2", include_str!("../rust/schedule/tree.rs"), vec![Broadcast(0), Reduce(0)]),
         ("double_tree:1", include_str!("../rust/schedule/double_tree.rs"), vec![AllReduce, Broadcast(0), Reduce(0)]),
         (
             "pairwise",
             include_str!("../rust/schedule/pairwise.rs"),
-            vec![AllReduce, ReduceScatter, AllGather, Reduce(0)],
+            vec![AllReduce, ReduceScatter, AllGather, Reduce(0), AllToAll],
         ),
-        ("exchange", include_str!("../rust/schedule/exchange.rs"), vec![AllReduce, Broadcast(0), Reduce(0)]),
+        (
+            "exchange",
+            include_str!("../rust/schedule/exchange.rs"),
+            vec![AllReduce, Broadcast(0), Reduce(0), Gather(0), Scatter(0), Scan, Exscan],
+        ),
     ];
     for (name, source, collectives) in documented {
         for collective in collectives {

@@ -1,11 +1,12 @@
 //! The formulas of `cost` against its simulation of the schedules. No I/O, no clock.
 #![cfg(not(loom))]
 
-use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+use Collective::*;
 use arx::schedule::cost::{Model, simulate};
 use arx::schedule::{Algorithm, Collective, Schedule};
 
-const COLLECTIVES: [Collective; 5] = [AllReduce, ReduceScatter, AllGather, Broadcast(0), Reduce(0)];
+const COLLECTIVES: [Collective; 10] =
+    [AllReduce, ReduceScatter, AllGather, Broadcast(0), Reduce(0), Gather(0), Scatter(0), AllToAll, Scan, Exscan];
 const SIZES: [u64; 6] = [8, 4 << 10, 32 << 10, 256 << 10, 3 << 20, 64 << 20];
 /// A fast link, a slow one, and one on which messages cost nothing but their latency.
 const MODELS: [Model; 3] = [
@@ -24,15 +25,20 @@ fn schedules(algorithm: Algorithm, collective: Collective, world: u32) -> Option
 
 /// Every formula, over worlds and sizes, is as close to the simulation as `tolerance` says. The largest arrays have thousands of
 /// segments, and are compared in some worlds only.
-fn compare(names: &str, worlds: &[u32], sizes: &[u64], tolerance: f64) {
+fn compare(names: &str, shares: bool, worlds: &[u32], sizes: &[u64], tolerance: f64) {
     for algorithm in names.split(' ').map(algorithm) {
         for collective in COLLECTIVES {
             for &world in worlds {
+                if matches!(collective, Gather(_) | Scatter(_)) != shares {
+                    continue;
+                }
                 let Some(schedules) = schedules(algorithm, collective, world) else { continue };
                 let some = [2, 3, 8, 13, 64].contains(&world);
                 let sizes = sizes.iter().filter(|&&bytes| bytes < 64 << 20 || some);
                 for (bytes, model) in sizes.flat_map(|&bytes| MODELS.map(|model| (bytes, model))) {
-                    let simulated = simulate(&model, bytes, &schedules);
+                    // The array of an all-to-all holds what comes beside what goes.
+                    let arrays = if collective == AllToAll { 2 } else { 1 };
+                    let simulated = simulate(&model, arrays * bytes, &schedules);
                     let formula =
                         model.predict(algorithm, collective, world, bytes).expect("it serves this collective");
                     assert!(
@@ -52,24 +58,32 @@ fn all_worlds() -> Vec<u32> {
 
 #[test]
 fn the_formulas_of_rings_and_trees_agree_with_simulation() {
-    compare("ring pairwise tree chain k_ary:2:5 k_ary:3:4 doubling", &all_worlds(), &SIZES, 0.03);
+    compare("ring pairwise tree chain k_ary:2:5 k_ary:3:4 doubling", false, &all_worlds(), &SIZES, 0.03);
 }
 
 /// Every rank has all others for peers here, so that simulating all worlds would take long.
 #[test]
 fn the_formula_of_direct_exchange_agrees_with_simulation() {
-    compare("exchange", &[2, 3, 4, 5, 8, 13, 64], &SIZES[..5], 1e-6);
+    for shares in [false, true] {
+        compare("exchange", shares, &[2, 3, 4, 5, 8, 13, 64], &SIZES[..5], 1e-6);
+    }
 }
 
 #[test]
 fn the_formula_of_halving_and_doubling_agrees_with_simulation() {
-    compare("recursive", &all_worlds(), &SIZES, 0.05);
+    compare("recursive", false, &all_worlds(), &SIZES, 0.05);
+}
+
+/// Ranks of a tree of shares send what lies in other order than it came.
+#[test]
+fn the_formula_of_gather_and_scatter_by_tree_agrees_roughly_with_simulation() {
+    compare("tree", true, &all_worlds(), &SIZES, 0.25);
 }
 
 #[test]
 fn the_formula_of_the_double_tree_agrees_roughly_with_simulation() {
     let worlds: Vec<u32> = (4..=64).collect();
-    compare("double_tree:8 double_tree:32", &worlds, &SIZES[3..], 0.25);
+    compare("double_tree:8 double_tree:32", false, &worlds, &SIZES[3..], 0.25);
 }
 
 /// Two ranks that send each other everything: latency, overhead, bytes and their combination, each once.

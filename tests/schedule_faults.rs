@@ -1,7 +1,7 @@
 //! Schedules that are wrong in one way each, and the fault that `verify` finds. A prover that accepts everything proves nothing.
 #![cfg(not(loom))]
 
-use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+use Collective::*;
 use arx::schedule::verify::{Fault, verify};
 use arx::schedule::{Algorithm, Apply, Collective, Rank, Schedule, Span, Step, ring};
 
@@ -67,6 +67,39 @@ fn a_missing_round_is_found() {
         schedule
     };
     assert_eq!(verify(AllGather, 4, rounds), Err(Fault::Missing { rank: 3, chunk: 0, whose: 0 }));
+}
+
+/// Everything is there, but `0+(1+2)` is not `(0+1)+2`.
+#[test]
+fn a_prefix_in_another_order_is_found() {
+    let scan = |rank: Rank| match rank {
+        0 => Schedule::new(1, [Step::send(1, ARRAY), Step::send(2, ARRAY)]),
+        1 => Schedule::new(1, [Step::send(2, ARRAY), Step::recv(0, ARRAY, Apply::Reduce)]),
+        _ => Schedule::new(1, [Step::recv(1, ARRAY, Apply::Reduce), Step::recv(0, ARRAY, Apply::Reduce)]),
+    };
+    assert_eq!(verify(Scan, 3, scan), Err(Fault::NotInOrder { rank: 2, chunk: 0 }));
+}
+
+#[test]
+fn a_prefix_with_too_much_or_too_little_is_found() {
+    let inclusive = |rank| Algorithm::CHAIN.schedule(Scan, rank, 3).expect("served");
+    assert_eq!(verify(Exscan, 3, inclusive), Err(Fault::NotInOrder { rank: 1, chunk: 0 }));
+    let exclusive = |rank| Algorithm::CHAIN.schedule(Exscan, rank, 3).expect("served");
+    assert_eq!(verify(Scan, 3, exclusive), Err(Fault::NotInOrder { rank: 1, chunk: 0 }));
+}
+
+/// Two ranks that exchange what they would keep.
+#[test]
+fn a_block_for_somebody_else_is_found() {
+    let wrong = |rank: Rank| {
+        let own = local(Span::data(2 + rank), &[Span::data(rank)], false);
+        let swap = Step::exchange((1 - rank, Span::data(rank)), (1 - rank, Span::data(3 - rank), Apply::Store));
+        Schedule::new(4, [own, swap])
+    };
+    // Of four chunks, first those of rank 0: what rank 1 has for itself comes where what it has for rank 0 belongs.
+    assert_eq!(verify(AllToAll, 2, wrong), Err(Fault::Misplaced { rank: 0, step: 1, chunk: 3, place: 2 }));
+    let nothing = |_| Schedule::new(4, []);
+    assert_eq!(verify(AllToAll, 2, nothing), Err(Fault::Missing { rank: 0, chunk: 2, whose: 0 }));
 }
 
 #[test]
@@ -256,8 +289,10 @@ fn every_step_of_every_schedule_matters() {
     }
 }
 
-fn goals(world: u32) -> [Collective; 5] {
-    [AllReduce, ReduceScatter, AllGather, Broadcast(world / 2), Reduce(world - 1)]
+fn goals(world: u32) -> [Collective; 10] {
+    let rooted = [Broadcast(world / 2), Reduce(world - 1), Gather(world / 2), Scatter(world - 1)];
+    let [broadcast, reduce, gather, scatter] = rooted;
+    [AllReduce, ReduceScatter, AllGather, AllToAll, Scan, Exscan, broadcast, reduce, gather, scatter]
 }
 
 /// The schedule without a step, and with another chunk, another use, or another peer in it.

@@ -32,7 +32,7 @@ ROOMS = {
     "health": {"admission", "arena", "error", "sync", "transport", "wait"},
     "direct": {"arena", "blocks", "dtype", "error", "kernels", "sync", "wait"},
     "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
-    "hierarchy": {"direct", "dtype", "engine", "error", "kernels", "messages", "schedule", "wait"},
+    "hierarchy": {"blocks", "direct", "dtype", "engine", "error", "kernels", "messages", "plan", "schedule", "wait"},
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.
     "rendezvous": {"admission", "arena", "direct", "error", "health", "transport", "wait"},
     # It puts the rooms together.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,3 +32,34 @@ class Backend:
                 yield Form(form, x, out, partial(arx.all_reduce, x, op, out=out))
             else:
                 yield Form(form, x, x, partial(arx.all_reduce, x, op))
+
+    def family(
+        self, collective: str, dtype: np.dtype[Any], counts: tuple[int, int], op: str, forms: Sequence[str]
+    ) -> Iterator[Form]:
+        for form in {"symmetric" if form == "symmetric" else "out=" for form in forms}:
+            x, y = (arx.empty(n, dtype) if form == "symmetric" else np.ones(n, dtype) for n in counts)
+            yield Form(form, x, x if collective == "broadcast" else y, self._call(collective, x, y, op))
+
+    def _call(self, collective: str, x: NDArray[Any], y: NDArray[Any], op: str) -> Callable[[], object]:
+        match collective:
+            case "broadcast":
+                return partial(arx.broadcast, x)
+            case "reduce":
+                return partial(arx.reduce, x, 0, op, out=y)
+            case "scan" | "exscan" | "reduce_scatter":
+                return partial(getattr(arx, collective), x, op, out=y)
+            case "ping_pong":
+                return partial(_ping_pong, arx.send, arx.recv, x, y, self.rank)
+            case _:
+                return partial(getattr(arx, collective), x, out=y)
+
+
+def _ping_pong(
+    send: Callable[..., object], recv: Callable[..., object], x: NDArray[Any], y: NDArray[Any], rank: int
+) -> None:
+    if rank == 0:
+        send(x, 1)
+        recv(y, 1)
+    else:
+        recv(y, 0)
+        send(x, 0)

@@ -37,3 +37,16 @@ class Backend:
         tensor = torch.ones(count, dtype=getattr(torch, dtype.name))
         x = tensor.numpy()  # the same memory
         yield Form("in place", x, x, partial(dist.all_reduce, tensor, OPS[op]))
+
+    def family(
+        self, collective: str, dtype: np.dtype[Any], counts: tuple[int, int], op: str, forms: Sequence[str]
+    ) -> Iterator[Form]:
+        """What gloo has of it."""
+        del forms
+        a, b = (torch.ones(n, dtype=getattr(torch, dtype.name)) for n in counts)
+        calls = {
+            "broadcast": partial(dist.broadcast, a, 0),
+            "all_gather": partial(dist.all_gather_into_tensor, b, a),
+        }
+        if collective in calls:
+            yield Form("tensors", a.numpy(), (a if collective == "broadcast" else b).numpy(), calls[collective])

@@ -1,21 +1,37 @@
 """The compiled core. Users import these names from `arx`."""
 
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, final
+from typing import Any, Literal, Self, TypedDict, TypeVar, final, overload
 
 __all__ = [
     "Explanation",
     "Group",
     "Listening",
+    "Plan",
+    "Work",
+    "_Buckets",
     "_after_fork_in_child",
+    "_coalescing",
+    "_finish",
+    "_finished",
+    "all_gather",
     "all_reduce",
+    "all_to_all",
     "barrier",
     "broadcast",
     "build_info",
     "connect",
     "explain",
+    "exscan",
+    "gather",
     "is_initialized",
     "listen",
+    "plan_all_reduce",
+    "reduce",
+    "reduce_scatter",
+    "scan",
+    "scatter",
     "shutdown",
     "world",
 ]
@@ -56,6 +72,31 @@ class Explanation:
     def candidates(self) -> dict[str, float]: ...
 
 @final
+class Work:
+    """A call that was begun with `async_op=True`."""
+
+    def wait(self, timeout: float | None = None) -> Any: ...
+    def result(self, timeout: float | None = None) -> Any: ...
+    def done(self) -> bool: ...
+    def exception(self, timeout: float | None = None) -> BaseException | None: ...
+    def add_done_callback(self, fn: Callable[[Work], object]) -> None: ...
+    def _callbacks(self) -> list[Callable[[Work], object]]: ...
+    def __await__(self) -> Generator[Any, None, Any]: ...
+
+@final
+class Plan:
+    """A call of `all_reduce` on always the same arrays. Calling it does it."""
+
+    def __call__(self) -> Any: ...
+
+@final
+class _Buckets:
+    def __new__(cls, group: Group, arrays: Sequence[Any], op: str) -> Self: ...
+    def begin(self) -> Work: ...
+    def ready(self, number: int) -> None: ...
+    def wait(self, number: int) -> bool: ...
+
+@final
 class Group:
     """Ranks that communicate. Made by `arx.init`; a context manager that shuts the group down."""
 
@@ -75,6 +116,7 @@ class Group:
     def ranks(self) -> tuple[int, ...]: ...
     @property
     def name(self) -> str: ...
+    @overload
     def all_reduce(
         self,
         x: _X,
@@ -84,14 +126,234 @@ class Group:
         algo: str | None = None,
         timeout: float | None = None,
         name: str | None = None,
+        async_op: Literal[False] = False,
     ) -> _X: ...
+    @overload
+    def all_reduce(
+        self,
+        x: _X,
+        op: str | None = None,
+        *,
+        out: Any = None,
+        algo: str | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
     def broadcast(
-        self, x: _X, root: int | None = None, *, timeout: float | None = None, name: str | None = None
+        self,
+        x: _X,
+        root: int | None = None,
+        *,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[False] = False,
     ) -> _X: ...
-    def barrier(self, *, timeout: float | None = None) -> None: ...
+    @overload
+    def broadcast(
+        self,
+        x: _X,
+        root: int | None = None,
+        *,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def barrier(self, *, timeout: float | None = None, async_op: Literal[False] = False) -> None: ...
+    @overload
+    def barrier(self, *, timeout: float | None = None, async_op: Literal[True]) -> Work: ...
+    @overload
+    def reduce(
+        self,
+        x: _X,
+        root: int | None = None,
+        op: str | None = None,
+        *,
+        out: Any = None,
+        algo: str | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[False] = False,
+    ) -> _X | None: ...
+    @overload
+    def reduce(
+        self,
+        x: _X,
+        root: int | None = None,
+        op: str | None = None,
+        *,
+        out: Any = None,
+        algo: str | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def all_gather(
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        axis: int | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[False] = False,
+    ) -> Any: ...
+    @overload
+    def all_gather(
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        axis: int | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def gather(
+        self,
+        x: Any,
+        root: int | None = None,
+        *,
+        out: Any = None,
+        axis: int | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[False] = False,
+    ) -> Any: ...
+    @overload
+    def gather(
+        self,
+        x: Any,
+        root: int | None = None,
+        *,
+        out: Any = None,
+        axis: int | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def scatter(
+        self,
+        x: Any = None,
+        root: int | None = None,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[False] = False,
+    ) -> Any: ...
+    @overload
+    def scatter(
+        self,
+        x: Any = None,
+        root: int | None = None,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def reduce_scatter(
+        self,
+        x: Any,
+        op: str | None = None,
+        *,
+        out: Any = None,
+        counts: Sequence[int] | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[False] = False,
+    ) -> Any: ...
+    @overload
+    def reduce_scatter(
+        self,
+        x: Any,
+        op: str | None = None,
+        *,
+        out: Any = None,
+        counts: Sequence[int] | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def all_to_all(
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[False] = False,
+    ) -> Any: ...
+    @overload
+    def all_to_all(
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def scan(
+        self,
+        x: _X,
+        op: str | None = None,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[False] = False,
+    ) -> _X: ...
+    @overload
+    def scan(
+        self,
+        x: _X,
+        op: str | None = None,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def exscan(
+        self,
+        x: _X,
+        op: str | None = None,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[False] = False,
+    ) -> _X: ...
+    @overload
+    def exscan(
+        self,
+        x: _X,
+        op: str | None = None,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
     def explain(self, x: Any, op: str | None = None, *, algo: str | None = None) -> Explanation: ...
     def shutdown(self) -> None: ...
     def _survey(self, rounds: int) -> list[float] | None: ...
+    def _refuse(self, error: BaseException) -> BaseException: ...
     def _allocate(self, nbytes: int) -> memoryview: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -101,8 +363,242 @@ class Group:
         _traceback: TracebackType | None,
     ) -> None: ...
 
+@overload
 def all_reduce(
     x: _X,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    algo: str | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> _X: ...
+@overload
+def all_reduce(
+    x: _X,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    algo: str | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def broadcast(
+    x: _X,
+    root: int | None = None,
+    *,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> _X: ...
+@overload
+def broadcast(
+    x: _X,
+    root: int | None = None,
+    *,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def barrier(*, group: Group | None = None, timeout: float | None = None, async_op: Literal[False] = False) -> None: ...
+@overload
+def barrier(*, group: Group | None = None, timeout: float | None = None, async_op: Literal[True]) -> Work: ...
+@overload
+def reduce(
+    x: _X,
+    root: int | None = None,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    algo: str | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> _X | None: ...
+@overload
+def reduce(
+    x: _X,
+    root: int | None = None,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    algo: str | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def all_gather(
+    x: Any,
+    *,
+    out: Any = None,
+    axis: int | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> Any: ...
+@overload
+def all_gather(
+    x: Any,
+    *,
+    out: Any = None,
+    axis: int | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def gather(
+    x: Any,
+    root: int | None = None,
+    *,
+    out: Any = None,
+    axis: int | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> Any: ...
+@overload
+def gather(
+    x: Any,
+    root: int | None = None,
+    *,
+    out: Any = None,
+    axis: int | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def scatter(
+    x: Any = None,
+    root: int | None = None,
+    *,
+    out: Any = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> Any: ...
+@overload
+def scatter(
+    x: Any = None,
+    root: int | None = None,
+    *,
+    out: Any = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def reduce_scatter(
+    x: Any,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    counts: Sequence[int] | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> Any: ...
+@overload
+def reduce_scatter(
+    x: Any,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    counts: Sequence[int] | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def all_to_all(
+    x: Any,
+    *,
+    out: Any = None,
+    send_counts: Sequence[int] | None = None,
+    recv_counts: Sequence[int] | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> Any: ...
+@overload
+def all_to_all(
+    x: Any,
+    *,
+    out: Any = None,
+    send_counts: Sequence[int] | None = None,
+    recv_counts: Sequence[int] | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def scan(
+    x: _X,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> _X: ...
+@overload
+def scan(
+    x: _X,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def exscan(
+    x: _X,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[False] = False,
+) -> _X: ...
+@overload
+def exscan(
+    x: _X,
+    op: str | None = None,
+    *,
+    out: Any = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+def plan_all_reduce(
+    x: Any,
     op: str | None = None,
     *,
     out: Any = None,
@@ -110,11 +606,7 @@ def all_reduce(
     algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,
-) -> _X: ...
-def broadcast(
-    x: _X, root: int | None = None, *, group: Group | None = None, timeout: float | None = None, name: str | None = None
-) -> _X: ...
-def barrier(*, group: Group | None = None, timeout: float | None = None) -> None: ...
+) -> Plan: ...
 def explain(x: Any, op: str | None = None, *, group: Group | None = None, algo: str | None = None) -> Explanation: ...
 def build_info() -> dict[str, Any]: ...
 def listen(address: str | None, iface: str | None, port_range: str | None) -> Listening: ...
@@ -123,3 +615,6 @@ def world() -> Group: ...
 def is_initialized() -> bool: ...
 def shutdown(raised: bool = False) -> None: ...
 def _after_fork_in_child() -> list[int]: ...
+def _coalescing(change: int) -> None: ...
+def _finished() -> list[Work] | None: ...
+def _finish(closed: bool) -> None: ...

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::direct;
+use crate::direct::{self, PAYLOAD};
+use crate::hierarchy::Hosts;
 use crate::schedule;
 
 /// How a call is done.
@@ -42,6 +43,22 @@ impl Algorithm {
         let flat = schedule::Algorithm::NAMES;
         let between = ["hierarchical", "hierarchical+NAME (NAME: one of the following)"];
         direct.chain(between).chain(flat).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether ranks on `hosts` can do a collective of `len` bytes in this way; if not, why.
+    pub fn check(self, hosts: &Hosts, len: usize) -> Result<(), String> {
+        match self {
+            Algorithm::Direct(direct::Algorithm::Lines) if len > PAYLOAD => {
+                Err(format!("algo 'lines' carries {PAYLOAD} bytes at most, not {len}"))
+            }
+            Algorithm::Direct(way) if hosts.count() > 1 => Err(format!(
+                "algo '{}' is for ranks that share memory; the {} ranks of this group are on {} hosts",
+                way.name(),
+                hosts.all().iter().map(Vec::len).sum::<usize>(),
+                hosts.count()
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The way by shared memory that it asks for.

@@ -12,16 +12,30 @@ use super::algorithm::Algorithm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
     AllReduce(ReduceOp),
-    Broadcast { root: u32 },
+    Broadcast {
+        root: u32,
+    },
     Barrier,
-    Reduce { op: ReduceOp, root: u32 },
+    Reduce {
+        op: ReduceOp,
+        root: u32,
+    },
     /// Blocks may differ in length along `axis`.
-    AllGather { axis: usize },
-    Gather { root: u32, axis: usize },
-    Scatter { root: u32 },
+    AllGather {
+        axis: usize,
+    },
+    Gather {
+        root: u32,
+        axis: usize,
+    },
+    Scatter {
+        root: u32,
+    },
     ReduceScatter(ReduceOp),
     /// With a count per pair of ranks, or all blocks of the same length.
-    AllToAll { counts: bool },
+    AllToAll {
+        counts: bool,
+    },
     Scan(ReduceOp),
     Exscan(ReduceOp),
 }
@@ -74,6 +88,14 @@ pub struct Cut<'a> {
     pub give: Blocks<'a>,
     /// Of what it gets: a block from each rank, or one.
     pub take: Blocks<'a>,
+    /// Of who gathers: this rank has no room for blocks that are all as long as its own, so that none may come unasked.
+    pub ask: bool,
+}
+
+impl<'a> Cut<'a> {
+    pub fn new(give: Blocks<'a>, take: Blocks<'a>) -> Cut<'a> {
+        Cut { give, take, ask: false }
+    }
 }
 
 /// The type of an array's elements: one that can be reduced, or any other, which can only be moved.
@@ -251,11 +273,8 @@ mod tests {
         ];
         let mut prints: Vec<u64> = calls.iter().map(Call::fingerprint).collect();
         assert_eq!(prints[0], Call { timeout: Some(Duration::from_secs(1)), ..base() }.fingerprint());
-        let gather = |rows: &'static [usize]| Call {
-            collective: Collective::AllGather { axis: 0 },
-            shape: rows,
-            ..base()
-        };
+        let gather =
+            |rows: &'static [usize]| Call { collective: Collective::AllGather { axis: 0 }, shape: rows, ..base() };
         assert_eq!(gather(&[2, 3]).fingerprint(), gather(&[5, 3]).fingerprint(), "blocks may differ in length");
         prints.sort_unstable();
         prints.dedup();

@@ -9,7 +9,7 @@ use crate::schedule::cost::Model;
 
 use super::algorithm::Algorithm;
 use super::call::Call;
-use super::network::Network;
+use super::network::{self, Network};
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,20 +39,26 @@ impl Explanation {
     }
 
     pub(super) fn over_hosts(network: &Network, hosts: &Hosts, call: &Call<'_>, bytes: usize) -> Explanation {
+        let goal = network::goal(call.collective);
+        let name = |algorithm| match network::is_flat(goal) {
+            true => format!("{algorithm}"),
+            false => format!("hierarchical+{algorithm}"),
+        };
         let choices = network.choices(call, bytes, hosts);
         let predicted = |wanted| choices.iter().find(|c| c.algorithm == wanted).map(|c| c.seconds);
-        let others: Vec<(String, f64)> =
-            choices.iter().map(|c| (format!("hierarchical+{}", c.algorithm), c.seconds)).collect();
+        let others: Vec<(String, f64)> = choices.iter().map(|c| (name(c.algorithm), c.seconds)).collect();
         let (chosen, why) = match call.algorithm {
-            Algorithm::Flat(algorithm) => {
+            Algorithm::Flat(algorithm) if algorithm.serves(goal) => {
                 let why = "it was asked for: all ranks by messages, wherever they are".into();
                 return Explanation { algorithm: algorithm.to_string(), why, seconds: None, others };
             }
-            Algorithm::Hierarchical(Some(algorithm)) => (algorithm, "it was asked for".to_owned()),
+            Algorithm::Hierarchical(Some(algorithm)) if algorithm.serves(goal) => {
+                (algorithm, "it was asked for".to_owned())
+            }
             _ => (choices[0].algorithm, format!("it is predicted to be the fastest of {}", choices.len())),
         };
         let why = format!("{why}; {}; {}", placement(hosts, bytes), numbers(network.model()));
-        Explanation { algorithm: format!("hierarchical+{chosen}"), why, seconds: predicted(chosen), others }
+        Explanation { algorithm: name(chosen), why, seconds: predicted(chosen), others }
     }
 }
 

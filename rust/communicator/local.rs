@@ -247,7 +247,7 @@ impl Local {
             bell: &boards.control().bell,
             alarm: &boards.control().alarm,
             gone: &|| roster.broken(turn.sequence, *rank),
-            patience: Patience { spin: *spin, limit: call.timeout.unwrap_or(self.timeout) },
+            patience: Patience::of(host, *spin, call.timeout.unwrap_or(self.timeout)),
             host,
         };
         let outcome = match work(paths, &turn, &mut wait) {
@@ -346,7 +346,7 @@ pub(super) enum Fault {
 
 /// What a rank does in `call` on the direct path.
 fn deal<'a>(seat: Seat, call: &Call<'_>, cut: &Cut<'a>, arrays: (Bytes<'a>, Bytes<'a>)) -> Deal<'a> {
-    let (me, Cut { give, take }) = (seat.me, *cut);
+    let (me, Cut { give, take, ask }) = (seat.me, *cut);
     let certain = !call.counts.is_empty();
     let reducer = || {
         let (dtype, op) = call.reduction();
@@ -354,8 +354,8 @@ fn deal<'a>(seat: Seat, call: &Call<'_>, cut: &Cut<'a>, arrays: (Bytes<'a>, Byte
     };
     match call.collective {
         Collective::Reduce { root, .. } => Deal::reduce(seat, root as usize, reducer(), arrays),
-        Collective::AllGather { .. } => Deal::all_gather(take, certain, arrays),
-        Collective::Gather { root, .. } => Deal::gather(me, root as usize, take, certain, arrays),
+        Collective::AllGather { .. } => Deal::all_gather(take, certain, arrays).asking(ask),
+        Collective::Gather { root, .. } => Deal::gather(me, root as usize, take, certain, arrays).asking(ask),
         Collective::Scatter { root } => Deal::scatter(me, root as usize, give, arrays),
         Collective::ReduceScatter(_) => Deal::reduce_scatter(me, reducer(), give, arrays),
         Collective::AllToAll { counts } => Deal::all_to_all(me, (give, take), !counts, arrays),

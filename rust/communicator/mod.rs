@@ -25,7 +25,6 @@ use std::sync::Arc;
 
 use crate::arena::Segment;
 use crate::arena::heap::{Block, Heap};
-use crate::direct::{self, PAYLOAD};
 use crate::error::{Error, Rank, Result};
 use crate::kernels::{Bytes, copy, fill_identity};
 use crate::machine;
@@ -118,22 +117,6 @@ impl Communicator {
             Reach::Host(local) => local.is_crowd(),
             Reach::Hosts(remote) => remote.is_crowd(),
             Reach::Alone => false,
-        }
-    }
-
-    /// Whether this group can do a collective of `len` bytes in the way that was asked for; if not, why.
-    pub fn serves(&self, algorithm: Algorithm, len: usize) -> std::result::Result<(), String> {
-        match algorithm {
-            Algorithm::Direct(direct::Algorithm::Lines) if len > PAYLOAD => {
-                Err(format!("algo 'lines' carries {PAYLOAD} bytes at most, not {len}"))
-            }
-            Algorithm::Direct(way) if self.hosts.count() > 1 => Err(format!(
-                "algo '{}' is for ranks that share memory; the {} ranks of this group are on {} hosts",
-                way.name(),
-                self.world,
-                self.hosts.count()
-            )),
-            _ => Ok(()),
         }
     }
 

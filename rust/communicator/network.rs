@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::hierarchy::{Hosts, has_order, is_rounded};
-use crate::schedule::Algorithm;
+use crate::hierarchy::{Announced, Hosts, has_order, is_rounded};
 use crate::schedule::cost::Model;
+use crate::schedule::{self, Algorithm};
 use crate::select::{self, Choice, Order};
 
 use super::call::{Call, Collective, Element};
@@ -15,7 +15,9 @@ const REMEMBERED: usize = 64;
 /// What a choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Question {
-    broadcast: bool,
+    goal: schedule::Collective,
+    /// How many take part: hosts, or ranks where all of them do by messages.
+    world: u32,
     /// That travel, of the whole array.
     bytes: usize,
     order: Order,
@@ -23,10 +25,11 @@ struct Question {
 
 impl Question {
     fn of(call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Question {
-        let (matters, rounded) = match (call.collective, call.element) {
-            (Collective::AllReduce(op), Element::Number(dtype)) => (has_order(dtype, op), is_rounded(dtype, op)),
+        let (matters, rounded) = match (call.collective.op(), call.element) {
+            (Some(op), Element::Number(dtype)) => (has_order(dtype, op), is_rounded(dtype, op)),
             _ => (false, false),
         };
+        let goal = goal(call.collective);
         // Partial results of halves travel as float32.
         let wide = rounded && !hosts.is_flat();
         let order = match (matters, rounded && !wide) {
@@ -35,7 +38,8 @@ impl Question {
             (false, false) => Order::Free,
         };
         Question {
-            broadcast: matches!(call.collective, Collective::Broadcast { .. }),
+            goal,
+            world: if is_flat(goal) { hosts.ranks() } else { hosts.count() as u32 },
             bytes: if wide { 2 * bytes } else { bytes },
             order,
         }
@@ -77,8 +81,14 @@ impl Network {
     pub fn barrier(&self) -> Algorithm {
         let whole =
             |choice: &Choice| matches!(choice.algorithm, Algorithm::Exchange | Algorithm::Doubling | Algorithm::Tree);
-        let choices = select::all_reduce(&self.model, self.hosts, 1, Order::Free);
+        let choices = select::choices(&self.model, schedule::Collective::AllReduce, self.hosts, 1, Order::Free);
         choices.into_iter().find(whole).map_or(Algorithm::Exchange, |choice| choice.algorithm)
+    }
+
+    /// What is best for what all ranks announce.
+    pub fn announcement(&self, hosts: &Hosts) -> Algorithm {
+        let bytes = Announced::BYTES * hosts.ranks() as usize;
+        select::choices(&self.model, schedule::Collective::AllGather, self.hosts, bytes, Order::Free)[0].algorithm
     }
 
     /// All that come into question, the fastest first.
@@ -87,11 +97,31 @@ impl Network {
     }
 
     fn ranked(&self, question: &Question) -> Vec<Choice> {
-        match question.broadcast {
-            true => select::broadcast(&self.model, self.hosts, question.bytes),
-            false => select::all_reduce(&self.model, self.hosts, question.bytes, question.order),
-        }
+        let Question { goal, world, bytes, order } = *question;
+        select::choices(&self.model, goal, world, bytes, order)
     }
+}
+
+/// The collective as schedules know it. Any root is as good as another; a barrier is an all-reduce.
+pub(super) fn goal(collective: Collective) -> schedule::Collective {
+    match collective {
+        Collective::AllReduce(_) | Collective::Barrier => schedule::Collective::AllReduce,
+        Collective::Broadcast { .. } => schedule::Collective::Broadcast(0),
+        Collective::Reduce { .. } => schedule::Collective::Reduce(0),
+        Collective::AllGather { .. } => schedule::Collective::AllGather,
+        Collective::Gather { .. } => schedule::Collective::Gather(0),
+        Collective::Scatter { .. } => schedule::Collective::Scatter(0),
+        Collective::ReduceScatter(_) => schedule::Collective::ReduceScatter,
+        Collective::AllToAll { .. } => schedule::Collective::AllToAll,
+        Collective::Scan(_) => schedule::Collective::Scan,
+        Collective::Exscan(_) => schedule::Collective::Exscan,
+    }
+}
+
+/// Whether all ranks take part by messages, wherever they are.
+pub(super) fn is_flat(goal: schedule::Collective) -> bool {
+    use schedule::Collective::{AllToAll, Exscan, Gather, Scan, Scatter};
+    matches!(goal, Gather(_) | Scatter(_) | AllToAll | Scan | Exscan)
 }
 
 /// A model as numbers that can be sent, and back.

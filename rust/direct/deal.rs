@@ -38,6 +38,8 @@ pub struct Deal<'a> {
     /// What this rank takes from itself.
     pub(super) own: Bytes<'a>,
     pub(super) size: Size,
+    /// Whether this rank wants to hear all lengths before anything moves.
+    pub(super) ask: bool,
     /// Whether only the root shows, or only the root takes.
     pub(super) rooted: bool,
     pub(super) push: Option<Push>,
@@ -113,7 +115,7 @@ impl<'a> Deal<'a> {
     pub fn all_gather(blocks: Blocks<'a>, certain: bool, (dst, src): (Bytes<'a>, Bytes<'a>)) -> Deal<'a> {
         let size = if certain { Size::Known(blocks.longest()) } else { Size::Supposed(src.len()) };
         let take = Take::Blocks { dst, blocks, from: 0..blocks.count() };
-        Deal { show: Some(src), cut: None, take, own: src, size, rooted: false, push: None }
+        Deal { show: Some(src), cut: None, take, own: src, size, ask: false, rooted: false, push: None }
     }
 
     /// The same on `root` only; `dst` of other ranks is not looked at.
@@ -137,7 +139,16 @@ impl<'a> Deal<'a> {
         let whole = Blocks::Even { len: dst.len(), count: 1 };
         let (show, own) = if me == root { (Some(src), &src[blocks.of(me)]) } else { (None, src) };
         let take = Take::Blocks { dst, blocks: whole, from: root..root + 1 };
-        Deal { show, cut: Some(blocks), take, own, size: Size::Known(blocks.longest()), rooted: true, push: None }
+        Deal {
+            show,
+            cut: Some(blocks),
+            take,
+            own,
+            size: Size::Known(blocks.longest()),
+            ask: false,
+            rooted: true,
+            push: None,
+        }
     }
 
     /// Block `r` of `give` goes from `src` to rank `r`, block `r` of `take` comes to `dst` from there. Unless `certain`, each
@@ -150,7 +161,16 @@ impl<'a> Deal<'a> {
     ) -> Deal<'a> {
         let size = if certain { Size::Known(give.longest()) } else { Size::Own(give.longest()) };
         let take = Take::Blocks { dst, blocks: take, from: 0..give.count() };
-        Deal { show: Some(src), cut: Some(give), take, own: &src[give.of(me)], size, rooted: false, push: None }
+        Deal {
+            show: Some(src),
+            cut: Some(give),
+            take,
+            own: &src[give.of(me)],
+            size,
+            ask: false,
+            rooted: false,
+            push: None,
+        }
     }
 
     /// `dst` = combination of this rank's block of everybody's `src`.
@@ -162,7 +182,16 @@ impl<'a> Deal<'a> {
     ) -> Deal<'a> {
         let take = Take::Combined { dst, reducer, from: 0..blocks.count() };
         let size = Size::Known(blocks.longest());
-        Deal { show: Some(src), cut: Some(blocks), take, own: &src[blocks.of(me)], size, rooted: false, push: None }
+        Deal {
+            show: Some(src),
+            cut: Some(blocks),
+            take,
+            own: &src[blocks.of(me)],
+            size,
+            ask: false,
+            rooted: false,
+            push: None,
+        }
     }
 
     /// `dst` = combination of everybody's `src`, on `root` only; `dst` of other ranks is not looked at.
@@ -172,7 +201,7 @@ impl<'a> Deal<'a> {
             false => (Some(src), Take::Nothing),
         };
         let push = Some(Push::Part { root, reducer });
-        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), rooted: true, push }
+        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), ask: false, rooted: true, push }
     }
 
     /// `dst` = combination of the `src` of ranks 0 to this one.
@@ -180,7 +209,7 @@ impl<'a> Deal<'a> {
         let take = Take::Combined { dst, reducer, from: 0..seat.me + 1 };
         // Nobody takes anything from the last rank.
         let show = (seat.me + 1 < seat.world).then_some(src);
-        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), rooted: false, push: None }
+        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), ask: false, rooted: false, push: None }
     }
 
     /// The same without this rank's own `src`; rank 0 gets the identity.
@@ -195,6 +224,11 @@ impl<'a> Deal<'a> {
             me => Take::Combined { dst, reducer, from: 0..me },
         };
         Deal { take, ..Deal::scan(seat, reducer, (dst, src)) }
+    }
+
+    /// The same of a rank that, if `ask`, wants to hear all lengths before anything moves.
+    pub fn asking(self, ask: bool) -> Deal<'a> {
+        Deal { ask, ..self }
     }
 
     /// Bytes that a rank shows if the longest of its blocks has `longest`.

@@ -14,6 +14,7 @@
 
 use std::ops::Range;
 
+use crate::blocks::ASK;
 use crate::kernels::{self, Bytes};
 use crate::wait::{Stop, Wait};
 
@@ -54,7 +55,11 @@ impl Direct {
     /// This rank's part in a collective.
     pub fn deal(&mut self, turn: &Turn, wait: &mut Wait<'_>, deal: &Deal<'_>) -> Result<Dealt, Stop> {
         let lines = goes_by_lines(turn, deal);
-        self.boards.of(self.me).arrival(turn.sequence).head.set_length(deal.size.bytes());
+        self.boards
+            .of(self.me)
+            .arrival(turn.sequence)
+            .head
+            .set_length(deal.size.bytes() | if deal.ask { ASK } else { 0 });
         if lines {
             self.show_lines(turn, deal);
         } else {
@@ -66,7 +71,7 @@ impl Direct {
         let longest = match deal.size {
             Size::Known(bytes) => bytes,
             Size::Supposed(bytes) if self.lengths(turn).all(|length| length == bytes) => bytes,
-            Size::Supposed(_) => return Ok(Dealt::Uneven(self.lengths(turn).collect())),
+            Size::Supposed(_) => return Ok(Dealt::Uneven(self.lengths(turn).map(|length| length & !ASK).collect())),
             Size::Own(_) => self.lengths(turn).fold(0, usize::max),
         };
         if lines {

@@ -43,7 +43,7 @@ use crate::wait::{Stop, Wait};
 pub use board::Boards;
 pub use deal::{Deal, Seat};
 pub use exchange::Dealt;
-pub use shards::Shards;
+pub use shards::{Parts, Pieces, Shards};
 pub use words::{Board, Code, Control, PAYLOAD, Place};
 
 use words::{Mark, Progress};

@@ -29,8 +29,7 @@ use rustix::io::Errno;
 
 use crate::error::Rank;
 use crate::kernels::{Bytes, Reducer};
-use crate::plan::{Place, Plan};
-use crate::schedule::Buf;
+use crate::plan::{Area, Place, Plan};
 use crate::transport::{Broken, Link};
 use crate::wait::{Bell, SLICE, Stop, Task, Wait};
 
@@ -59,7 +58,9 @@ pub struct Arithmetic {
 /// What a plan's places are in.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
-    pub data: Bytes<'a>,
+    pub array: Bytes<'a>,
+    /// Nothing, or what is read where it lies.
+    pub source: Bytes<'a>,
     /// At least `Plan::scratch` bytes, aligned to 64.
     pub scratch: Bytes<'a>,
 }
@@ -68,9 +69,10 @@ impl<'a> Memory<'a> {
     /// Bytes `lo..hi` of what starts at `place`.
     #[inline]
     fn slice(&self, place: Place, lo: usize, hi: usize) -> Bytes<'a> {
-        let whole = match place.buf {
-            Buf::Data => self.data,
-            Buf::Scratch => self.scratch,
+        let whole = match place.area {
+            Area::Array => self.array,
+            Area::Source => self.source,
+            Area::Scratch => self.scratch,
         };
         &whole[place.at + lo..place.at + hi]
     }

@@ -24,6 +24,9 @@ plain!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
 /// `bytes` as elements. Panics unless they are aligned and hold a whole number of them.
 #[inline(always)]
 pub(super) fn typed<T: Plain>(bytes: Bytes<'_>) -> &[Cell<T>] {
+    if bytes.is_empty() {
+        return &[]; // which may stand anywhere
+    }
     let start = bytes.as_ptr();
     assert!(start.addr().is_multiple_of(align_of::<T>()), "kernel operand is not aligned to its element type");
     assert!(bytes.len().is_multiple_of(size_of::<T>()), "kernel operand holds a broken element");

@@ -19,6 +19,9 @@
 //! **Tiles.** A long array may be cut into tiles, each of which runs the whole schedule. Then the scratch memory of two tiles is
 //! all that is needed, and it stays in the cache; one tile's first steps overlap with the last ones of the tile before.
 //!
+//! **Homes.** Chunks of the array may instead be of any lengths and lie anywhere: in the array, in the memory of what the rank
+//! brings, which is only read, or nowhere, if a rank only passes them on. A collective on blocks needs no copy of them for that.
+//!
 //! **Frames.** What goes to one peer in one call is a stream that starts with a header and is padded to a multiple of 16 bytes, so
 //! that the next one starts aligned. The first and the last move of each stream carry these.
 //!
@@ -29,7 +32,7 @@ mod layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::schedule::{Apply, Buf, Rank, Schedule, Span, Step};
+use crate::schedule::{Apply, Rank, Schedule, Span, Step};
 use layout::{Layout, Piece};
 
 /// Streams are padded to a multiple of this, and start at one: the widest element.
@@ -47,11 +50,41 @@ pub struct Plan {
     pub widest: usize,
 }
 
+/// Which memory of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Area {
+    /// Where the result goes.
+    Array,
+    /// What the rank brings, where that is not in the array; only read.
+    Source,
+    /// Temporary memory.
+    Scratch,
+}
+
 /// Where a run of bytes starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    pub buf: Buf,
+    pub area: Area,
     pub at: usize,
+}
+
+/// One chunk of an array that is not cut evenly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub home: Home,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Where a chunk lies on this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// From this byte of the array on.
+    Array(usize),
+    /// From this byte on of what the rank brings.
+    Source(usize),
+    /// In temporary memory: it only passes through this rank.
+    Passing,
 }
 
 /// A run of bytes that goes from one place to another.
@@ -153,8 +186,23 @@ impl Plan {
 /// When a schedule uses a scratch chunk without a `Local` step that shows how long it is, or combines chunks of different lengths.
 pub fn compile(schedule: &Schedule, bytes: usize, elem: usize, tile: usize) -> Plan {
     assert!(bytes.is_multiple_of(elem), "{bytes} bytes are no whole number of {elem}-byte elements");
-    let layout = Layout::new(schedule, bytes / elem, elem, tile);
-    let mut compiler = Compiler::new(&layout);
+    bind(schedule, &Layout::even(schedule, bytes / elem, elem, tile))
+}
+
+/// Binds `schedule` to an array whose chunks these are, in tiles of about `tile` bytes of every chunk. All ranks of a call must
+/// use the same lengths for what goes from one to the other; where it lies is each rank's own affair.
+///
+/// # Panics
+/// As `compile`, and when a schedule writes to a chunk that is only read.
+pub fn compile_cut(schedule: &Schedule, chunks: &[Chunk], elem: usize, tile: usize) -> Plan {
+    assert_eq!(chunks.len(), schedule.chunks as usize, "a schedule for another number of chunks");
+    let whole = chunks.iter().all(|chunk| chunk.len.is_multiple_of(elem));
+    assert!(whole, "a chunk is no whole number of {elem}-byte elements");
+    bind(schedule, &Layout::cut(schedule, chunks, elem, tile))
+}
+
+fn bind(schedule: &Schedule, layout: &Layout) -> Plan {
+    let mut compiler = Compiler::new(layout);
     for tile in 0..layout.tiles() {
         compiler.touched.next_tile(layout.chunks);
         for step in &schedule.steps {
@@ -267,6 +315,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn write(&mut self, piece: &Piece) {
+        assert!(piece.place.area != Area::Source, "a schedule that writes to what is only read");
         self.touched.written[piece.cell] = self.received..self.received + piece.len as u64;
         self.received += piece.len as u64;
     }
@@ -301,11 +350,17 @@ fn runs(pieces: impl Iterator<Item = Piece>) -> Vec<Vec<Piece>> {
     let mut runs: Vec<Vec<Piece>> = Vec::new();
     for piece in pieces {
         match runs.last_mut() {
-            Some(run) if run.last().is_some_and(|last| last.place.at + last.len == piece.place.at) => run.push(piece),
+            Some(run) if run.last().is_some_and(|last| last.precedes(&piece)) => run.push(piece),
             _ => runs.push(vec![piece]),
         }
     }
     runs
+}
+
+impl Piece {
+    fn precedes(&self, next: &Piece) -> bool {
+        self.place.area == next.place.area && self.place.at + self.len == next.place.at
+    }
 }
 
 /// Appends `len` bytes, as move number `index`, to a stream. None if there is nothing to do: a stream without any bytes still has

@@ -121,3 +121,73 @@ pub fn same_memory(x: &Bound<'_, PyAny>, a: &Array<'_>, out: &Bound<'_, PyAny>, 
     }
     Err(PyValueError::new_err("x and out overlap in part: pass the same array for both, or separate ones"))
 }
+
+/// `small` lies `offset` bytes behind the start of `large`, or shares no memory with it (`usize::MAX`: only the latter).
+pub fn apart(
+    (x, small): (&Bound<'_, PyAny>, &Array<'_>),
+    (y, large): (&Bound<'_, PyAny>, &Array<'_>),
+    offset: usize,
+) -> PyResult<()> {
+    match within((x, small), (y, large))? {
+        Some(found) if found != offset => Err(overlap()),
+        _ => Ok(()),
+    }
+}
+
+/// Where in `large` the memory of `small` begins; None if they share no memory, an error if they share some of it.
+pub fn within(
+    (x, small): (&Bound<'_, PyAny>, &Array<'_>),
+    (y, large): (&Bound<'_, PyAny>, &Array<'_>),
+) -> PyResult<Option<usize>> {
+    let ((a0, a1), (b0, b1)) = (small.bounds(), large.bounds());
+    if a1 <= b0 || b1 <= a0 || small.len() == 0 || large.len() == 0 {
+        return Ok(None);
+    }
+    if small.contiguous && large.contiguous && b0 <= a0 && a1 <= b1 {
+        return Ok(Some(a0 - b0));
+    }
+    let kwargs = pyo3::types::PyDict::new(x.py());
+    kwargs.set_item("max_work", 10_000)?;
+    let shared = x.py().import("numpy")?.call_method("shares_memory", (x, y), Some(&kwargs));
+    match shared.is_ok_and(|s| !s.is_truthy().unwrap_or(true)) {
+        true => Ok(None),
+        false => Err(overlap()),
+    }
+}
+
+fn overlap() -> PyErr {
+    PyValueError::new_err("x and out overlap: pass separate arrays, or this rank's own block of the larger one")
+}
+
+/// A number per rank, from 0.
+pub fn numbers(what: &str, value: &Bound<'_, PyAny>, world: usize) -> PyResult<Vec<usize>> {
+    let wrong = || PyTypeError::new_err(format!("{what} must be a sequence of {world} integers from 0, one per rank"));
+    let number = |item: PyResult<Bound<'_, PyAny>>| {
+        item.and_then(|item| item.call_method0("__index__")).and_then(|index| index.extract()).map_err(|_| wrong())
+    };
+    let numbers: Vec<usize> = value.try_iter().map_err(|_| wrong())?.map(number).collect::<PyResult<_>>()?;
+    if numbers.len() != world {
+        return Err(PyValueError::new_err(format!(
+            "{what} has {} numbers, the group has {world} ranks: one each",
+            numbers.len()
+        )));
+    }
+    Ok(numbers)
+}
+
+/// Rows of `array` for each rank: all of them are used.
+pub fn counts(what: &str, value: &Bound<'_, PyAny>, world: usize, array: &Array<'_>) -> PyResult<Vec<usize>> {
+    let counts = numbers(what, value, world)?;
+    let Some(rows) = array.shape().first() else {
+        return Err(PyValueError::new_err("x is 0-d: there is no axis to cut it along"));
+    };
+    let sum = counts.iter().try_fold(0_usize, |sum, n| sum.checked_add(*n));
+    if sum != Some(*rows) {
+        return Err(PyValueError::new_err(format!(
+            "{what} {} do not add up to the {rows} rows of x (shape {})",
+            tuple(&counts),
+            tuple(array.shape())
+        )));
+    }
+    Ok(counts)
+}

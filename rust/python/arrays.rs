@@ -13,8 +13,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use super::exporters;
+use super::held::{Held, Keeper};
 use super::interface::Interface;
-use super::strided;
+use super::strided::{self, View};
 use crate::communicator::Element;
 use crate::dtype::DType;
 use crate::kernels::Bytes;
@@ -44,7 +45,6 @@ impl Kind {
 }
 
 /// What keeps the memory alive.
-#[expect(dead_code, reason = "held, never read")]
 pub enum Owner<'py> {
     Interface(Interface<'py>),
     Object(Bound<'py, PyAny>),
@@ -169,6 +169,22 @@ impl<'py> Array<'py> {
         self.strides.get()
     }
 
+    pub fn view(&self) -> View<'_> {
+        View { data: self.data, shape: self.shape(), strides: self.strides(), item: self.item }
+    }
+
+    /// For a call that outlives this one.
+    pub fn hold(self) -> Held {
+        let Array { data, item, contiguous, .. } = self;
+        let (shape, strides) = (self.shape().to_vec(), self.strides().to_vec());
+        let keeper = match self._owner {
+            Owner::Interface(interface) => Keeper::Object(interface.into_owner().unbind()),
+            Owner::Object(object) => Keeper::Object(object.unbind()),
+            Owner::Buffer(buffer) => Keeper::Buffer(buffer),
+        };
+        Held::new(data, item, (shape, strides), contiguous, keeper)
+    }
+
     pub fn count(&self) -> usize {
         self.shape().iter().product()
     }
@@ -265,7 +281,7 @@ fn unusual(x: &Bound<'_, PyAny>, item: usize) -> PyResult<Kind> {
     Ok(Kind::Opaque(dtype.str()?.to_string()))
 }
 
-/// A contiguous copy of an array, in logical order.
+/// Contiguous memory: the elements of an array in logical order.
 pub struct Packed {
     /// Words, so that the kernels find it aligned.
     words: Vec<Cell<u64>>,
@@ -274,11 +290,21 @@ pub struct Packed {
 
 impl Packed {
     pub fn of(array: &Array<'_>) -> Packed {
-        let packed = Packed { words: vec![Cell::new(0); array.len().div_ceil(8)], len: array.len() };
-        if packed.len > 0 {
-            strided::pack(array, packed.words.as_ptr().cast_mut().cast());
-        }
+        let packed = Packed::new(array.len());
+        packed.pack(array.view());
         packed
+    }
+
+    /// So many bytes, all zero.
+    pub fn new(len: usize) -> Packed {
+        Packed { words: vec![Cell::new(0); len.div_ceil(8)], len }
+    }
+
+    /// Takes the elements of an array that is as long.
+    pub fn pack(&self, array: View<'_>) {
+        if self.len > 0 {
+            strided::pack(array, self.words.as_ptr().cast_mut().cast());
+        }
     }
 
     pub fn bytes(&self) -> Bytes<'_> {
@@ -287,7 +313,7 @@ impl Packed {
     }
 
     /// Copies it into `array`, of the same shape and element, which may be written.
-    pub fn unpack(&self, array: &Array<'_>) {
+    pub fn unpack(&self, array: View<'_>) {
         if self.len > 0 {
             strided::unpack(self.words.as_ptr().cast(), array);
         }

@@ -2,9 +2,14 @@
 
 use pyo3::prelude::*;
 
+use super::calls;
 use super::explanation::Explanation;
-use super::group::{Reduce, Spread};
+use super::group::Group;
+use super::options::Options;
+use super::reduce::Reduce;
 use super::world;
+
+type Any<'py> = Bound<'py, PyAny>;
 
 /// Combine `x` element by element over all ranks; every rank holds the result.
 ///
@@ -32,6 +37,9 @@ use super::world;
 ///     Seconds without progress after which waiting ends, instead of the group's.
 /// name : str, optional
 ///     Part of what ranks must agree on; shown in errors.
+/// async_op : bool, optional
+///     Return a `Work` at once, whose `wait()` returns and raises what the call would. Calls of one group are done in the order in
+///     which they are made. Until then the arrays belong to the call: do not touch them.
 ///
 /// Returns
 /// -------
@@ -53,17 +61,20 @@ use super::world;
 /// >>> x = np.arange(4.0) + arx.rank()
 /// >>> arx.all_reduce(x)                                      # doctest: +SKIP
 #[pyfunction]
-#[pyo3(signature = (x, op = None, *, out = None, group = None, algo = None, timeout = None, name = None))]
+#[pyo3(signature = (x, op = None, *, out = None, group = None, algo = None, timeout = None, name = None, async_op = false))]
+#[expect(clippy::too_many_arguments, reason = "what users may pass")]
 pub fn all_reduce<'py>(
-    x: Bound<'py, PyAny>,
-    op: Option<Bound<'py, PyAny>>,
-    out: Option<Bound<'py, PyAny>>,
-    group: Option<Bound<'py, PyAny>>,
-    algo: Option<Bound<'py, PyAny>>,
-    timeout: Option<Bound<'py, PyAny>>,
-    name: Option<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    world::resolve(x.py(), group)?.get().reduce(Reduce { x, op, out, algo, timeout, name })
+    x: Any<'py>,
+    op: Option<Any<'py>>,
+    out: Option<Any<'py>>,
+    group: Option<Any<'py>>,
+    algo: Option<Any<'py>>,
+    timeout: Option<Any<'py>>,
+    name: Option<Any<'py>>,
+    async_op: bool,
+) -> PyResult<Any<'py>> {
+    let options = Options { algo, timeout, name, later: async_op };
+    Group::combine(&world::resolve(x.py(), group)?, Reduce { x, op, out, options })
 }
 
 /// Copy `x` of rank `root` into `x` of every other rank.
@@ -75,7 +86,7 @@ pub fn all_reduce<'py>(
 ///     byte). Read on the root, where it may be read-only; written elsewhere. Shape and dtype agree on all ranks.
 /// root : int, optional
 ///     A rank of the group; 0 by default.
-/// group, timeout, name
+/// group, timeout, name, async_op
 ///     As in `all_reduce`, which also lists the errors.
 ///
 /// Returns
@@ -84,28 +95,33 @@ pub fn all_reduce<'py>(
 ///
 /// MPI: MPI_Bcast (MPI 4.1, section 6.4).
 #[pyfunction]
-#[pyo3(signature = (x, root = None, *, group = None, timeout = None, name = None))]
+#[pyo3(signature = (x, root = None, *, group = None, timeout = None, name = None, async_op = false))]
 pub fn broadcast<'py>(
-    x: Bound<'py, PyAny>,
-    root: Option<Bound<'py, PyAny>>,
-    group: Option<Bound<'py, PyAny>>,
-    timeout: Option<Bound<'py, PyAny>>,
-    name: Option<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    world::resolve(x.py(), group)?.get().spread(Spread { x, root, timeout, name })
+    x: Any<'py>,
+    root: Option<Any<'py>>,
+    group: Option<Any<'py>>,
+    timeout: Option<Any<'py>>,
+    name: Option<Any<'py>>,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
+    let options = Options::new(timeout, name, async_op);
+    let group = world::resolve(x.py(), group)?;
+    Group::call(&group, async_op, |group| calls::broadcast(group, (&x, root.as_ref()), &options))
 }
 
 /// Return when every rank of the group has called it.
 ///
-/// MPI: MPI_Barrier (MPI 4.1, section 6.3). Errors as in `all_reduce`.
+/// With `async_op` it returns a `Work` at once. MPI: MPI_Barrier (MPI 4.1, section 6.3). Errors as in `all_reduce`.
 #[pyfunction]
-#[pyo3(signature = (*, group = None, timeout = None))]
+#[pyo3(signature = (*, group = None, timeout = None, async_op = false))]
 pub fn barrier<'py>(
     py: Python<'py>,
-    group: Option<Bound<'py, PyAny>>,
-    timeout: Option<Bound<'py, PyAny>>,
-) -> PyResult<()> {
-    world::resolve(py, group)?.get().barrier(py, timeout)
+    group: Option<Any<'py>>,
+    timeout: Option<Any<'py>>,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
+    let options = Options::new(timeout, None, async_op);
+    Group::call(&world::resolve(py, group)?, async_op, |_| calls::barrier(&options))
 }
 
 /// Which way `all_reduce` would take for `x`, and why: a local question, which moves no data and asks no other rank.
@@ -132,5 +148,5 @@ pub fn explain(
     group: Option<Bound<'_, PyAny>>,
     algo: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Explanation> {
-    world::resolve(x.py(), group)?.get().explain(x, op, algo)
+    world::resolve(x.py(), group)?.get().explanation(x, op, algo)
 }

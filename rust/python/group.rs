@@ -1,31 +1,30 @@
 //! `Group`: checks a call, runs it, returns.
 
 use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::time::Duration;
+use std::sync::MutexGuard;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyMemoryView, PyTuple};
 
-use super::arguments;
-use super::arrays::{Array, Packed};
-use super::explanation::Explanation;
+use super::errand::Errand;
 use super::host::{Attached, Detached, detach};
 use super::memory::Block;
+use super::task::Task;
+use super::work::Work;
 use super::world;
-use crate::communicator::{Algorithm, Call, Collective, Communicator, Hosts};
-use crate::dtype::ReduceOp;
+use crate::communicator::{Algorithm, Communicator, Hosts};
 use crate::error::Error;
+use crate::progress::{Job, Progress, Waited};
 use crate::wait::Host;
 
 /// Above this many bytes the GIL is released for the whole call; below, only while waiting (a release costs 0.1 us).
-const LONG: usize = 16 << 10;
+pub const LONG: usize = 16 << 10;
 
 /// Ranks that communicate. Made by `arx.init`; a context manager that shuts the group down.
 #[pyclass(frozen, module = "arx")]
 pub struct Group {
-    communicator: Mutex<Communicator>,
+    progress: Progress<Errand>,
     rank: u32,
     size: u32,
     /// `world::forks` when it was made.
@@ -42,7 +41,7 @@ impl Group {
         let (rank, size) = (communicator.rank(), communicator.world());
         let (hosts, descriptors) = (communicator.hosts().clone(), communicator.descriptors());
         Group {
-            communicator: Mutex::new(communicator),
+            progress: Progress::new(communicator),
             rank,
             size,
             forks: world::forks(),
@@ -63,27 +62,30 @@ impl Group {
         self.forks != world::forks()
     }
 
-    /// Leaves the group, with an exception or without.
+    /// Leaves the group, with an exception or without. Without one, calls that were begun come to their end first.
     pub fn leave(&self, py: Python<'_>, raised: bool) -> PyResult<()> {
         if self.is_inherited() {
             return Ok(()); // a forked child has nothing to leave
         }
-        let mut communicator = self.lock()?;
+        let waited = if raised { Ok(()) } else { self.drain(py) };
+        detach(py, || self.progress.close(waited.is_err() || raised));
+        drop(self.progress.orphans());
+        waited?;
+        let mut communicator = self.enter(py)?;
         detach(py, || communicator.shutdown(raised));
         Ok(())
     }
 
     /// Refuses to take part in the next call, for a reason found outside.
     pub fn refuse(&self, py: Python<'_>, reason: PyErr) -> PyErr {
-        match self.lock() {
-            Ok(mut communicator) => {
-                self.checked(py, &mut communicator, |_| Err::<(), _>(reason)).expect_err("it refuses")
-            }
+        match self.enter(py) {
+            Ok(mut communicator) => self.refusal(py, &mut communicator, reason),
             Err(error) => error,
         }
     }
 
-    fn lock(&self) -> PyResult<MutexGuard<'_, Communicator>> {
+    /// What work of this group waits in.
+    pub fn progress(&self) -> PyResult<&Progress<Errand>> {
         if self.is_inherited() {
             return Err(Error::Init(format!(
                 "process {} was forked from rank {} after arx.init: it may not communicate in that group. Start child \
@@ -93,46 +95,107 @@ impl Group {
             ))
             .into());
         }
-        match self.communicator.try_lock() {
-            Ok(communicator) => Ok(communicator),
-            Err(TryLockError::Poisoned(broken)) => Ok(broken.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(format!(
+        Ok(&self.progress)
+    }
+
+    /// The communicator, after all calls that were begun before.
+    #[inline]
+    pub fn enter(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Communicator>> {
+        let progress = self.progress()?;
+        match progress.enter() {
+            Some(communicator) => Ok(communicator),
+            None => self.enter_after_all(py, progress),
+        }
+    }
+
+    /// Waits for all calls that were begun.
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        let mut host = Detached::default();
+        let waited = detach(py, || self.progress.drain(&mut host));
+        drop(self.progress.orphans());
+        match (waited, host.raised) {
+            (_, Some(exception)) => Err(exception),
+            (Waited::Interrupted, None) => Err(Error::Interrupted.into()),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn enter_after_all<'a>(
+        &self,
+        py: Python<'_>,
+        progress: &'a Progress<Errand>,
+    ) -> PyResult<MutexGuard<'a, Communicator>> {
+        self.drain(py)?;
+        progress.enter().ok_or_else(|| {
+            PyRuntimeError::new_err(format!(
                 "another thread (or an interrupted frame of this one) is inside a call of this group on rank {}: a group \
                  takes one call at a time; use one group per thread",
                 self.rank
-            ))),
-        }
+            ))
+        })
     }
 
     /// Runs `checks`; if they refuse, the other ranks are told, so that they raise too instead of waiting.
     #[inline]
-    fn checked<'py, T>(
+    pub fn checked<T>(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         communicator: &mut Communicator,
-        checks: impl FnOnce(&Communicator) -> PyResult<T>,
+        checks: impl FnOnce() -> PyResult<T>,
     ) -> PyResult<T> {
-        checks(communicator).map_err(|refusal| {
-            let reason = format!(
-                "{}: {}",
-                refusal.get_type(py).name().map_or_else(|_| "error".into(), |n| n.to_string()),
-                refusal.value(py)
-            );
-            let mut host = Attached { py, raised: None };
-            match communicator.refuse(&reason, &mut host) {
-                Ok(()) => refusal,
-                Err(error) => host.raised.take().unwrap_or_else(|| {
-                    let error: PyErr = error.into();
-                    error.set_cause(py, Some(refusal));
-                    error
-                }),
-            }
-        })
+        checks().map_err(|refusal| self.refusal(py, communicator, refusal))
+    }
+
+    #[cold]
+    fn refusal(&self, py: Python<'_>, communicator: &mut Communicator, refusal: PyErr) -> PyErr {
+        let kind = refusal.get_type(py).name().map_or_else(|_| "error".into(), |n| n.to_string());
+        let reason = format!("{kind}: {}", refusal.value(py));
+        let mut host = Attached { py, raised: None };
+        match communicator.refuse(&reason, &mut host) {
+            Ok(()) => refusal,
+            Err(error) => host.raised.take().unwrap_or_else(|| {
+                let error: PyErr = error.into();
+                error.set_cause(py, Some(refusal));
+                error
+            }),
+        }
+    }
+
+    /// Checks a call, and does it or begins it.
+    pub fn call(
+        slf: &Bound<'_, Group>,
+        later: bool,
+        build: impl FnOnce(&Group) -> PyResult<Task>,
+    ) -> PyResult<Py<PyAny>> {
+        let (py, group) = (slf.py(), slf.get());
+        if later {
+            let progress = group.progress()?;
+            let task = build(group).map_err(|refusal| group.refuse(py, refusal))?;
+            drop(progress.orphans());
+            let work = Work::new(slf.clone().unbind(), progress.push(Errand::Call(Box::new(task)))?);
+            return Ok(Py::new(py, work)?.into_any());
+        }
+        let mut communicator = group.enter(py)?;
+        let mut task = group.checked(py, &mut communicator, || build(group))?;
+        perform(py, task.len() > LONG, |host| task.run(&mut communicator, host))?;
+        drop(communicator);
+        task.finish(py)
+    }
+
+    /// Of calls that name none.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Whether a collective of `len` bytes can be done in the way that was asked for.
+    pub fn serves(&self, algorithm: Algorithm, len: usize) -> PyResult<()> {
+        algorithm.check(&self.hosts, len).map_err(PyValueError::new_err)
     }
 }
 
 /// Runs `work` with the GIL held or, for a long call, released.
-fn perform(py: Python<'_>, long: bool, work: impl FnOnce(&mut dyn Host) -> Result<(), Error>) -> PyResult<()> {
+pub fn perform(py: Python<'_>, long: bool, work: impl FnOnce(&mut dyn Host) -> Result<(), Error>) -> PyResult<()> {
     let (result, raised) = if long {
         detach(py, || {
             let mut host = Detached::default();
@@ -153,13 +216,13 @@ fn perform(py: Python<'_>, long: bool, work: impl FnOnce(&mut dyn Host) -> Resul
 impl Group {
     /// This process's number in the group, from 0.
     #[getter]
-    fn rank(&self) -> u32 {
+    pub fn rank(&self) -> u32 {
         self.rank
     }
 
     /// How many ranks the group has.
     #[getter]
-    fn size(&self) -> u32 {
+    pub fn size(&self) -> u32 {
         self.size
     }
 
@@ -199,56 +262,6 @@ impl Group {
         "world"
     }
 
-    /// As the function `arx.all_reduce`, in this group.
-    #[pyo3(signature = (x, op = None, *, out = None, algo = None, timeout = None, name = None))]
-    fn all_reduce<'py>(
-        slf: &Bound<'py, Self>,
-        x: Bound<'py, PyAny>,
-        op: Option<Bound<'py, PyAny>>,
-        out: Option<Bound<'py, PyAny>>,
-        algo: Option<Bound<'py, PyAny>>,
-        timeout: Option<Bound<'py, PyAny>>,
-        name: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        slf.get().reduce(Reduce { x, op, out, algo, timeout, name })
-    }
-
-    /// As the function `arx.broadcast`, in this group.
-    #[pyo3(signature = (x, root = None, *, timeout = None, name = None))]
-    fn broadcast<'py>(
-        slf: &Bound<'py, Self>,
-        x: Bound<'py, PyAny>,
-        root: Option<Bound<'py, PyAny>>,
-        timeout: Option<Bound<'py, PyAny>>,
-        name: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        slf.get().spread(Spread { x, root, timeout, name })
-    }
-
-    /// As the function `arx.barrier`, in this group.
-    #[pyo3(signature = (*, timeout = None))]
-    pub fn barrier(&self, py: Python<'_>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
-        let mut communicator = self.lock()?;
-        let timeout = self.checked(py, &mut communicator, |_| arguments::timeout(timeout.as_ref()))?;
-        perform(py, false, |host| communicator.barrier(&Call::barrier(timeout), host))
-    }
-
-    /// As the function `arx.explain`, in this group.
-    #[pyo3(signature = (x, op = None, *, algo = None))]
-    pub fn explain(
-        &self,
-        x: Bound<'_, PyAny>,
-        op: Option<Bound<'_, PyAny>>,
-        algo: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<Explanation> {
-        let communicator = self.lock()?;
-        let request = Reduce { x, op, out: None, algo, timeout: None, name: None };
-        let r = request.check(self.algorithm, &communicator)?;
-        let packed = (!r.input.contiguous).then(|| Packed::of(&r.input));
-        let bytes = packed.as_ref().map_or_else(|| r.input.bytes(), Packed::bytes);
-        Ok(Explanation(communicator.explain(&r.call(), bytes)))
-    }
-
     /// Leaves the group; ranks that still need this one get `PeerLostError`. Harmless when called twice.
     fn shutdown(slf: &Bound<'_, Self>) -> PyResult<()> {
         world::leave(slf, false)
@@ -257,7 +270,7 @@ impl Group {
     /// Measures the network between hosts anew; all ranks call it. Seconds: latency, cost of a message, per byte sent, per
     /// byte combined. None on one host.
     fn _survey(&self, py: Python<'_>, rounds: usize) -> PyResult<Option<[f64; 4]>> {
-        let mut communicator = self.lock()?;
+        let mut communicator = self.enter(py)?;
         let mut found = None;
         perform(py, true, |host| {
             found = communicator.survey(rounds, host)?;
@@ -266,9 +279,14 @@ impl Group {
         Ok(found)
     }
 
+    /// Tells the other ranks that this one cannot take part in the next call because of `error`. What is to be raised.
+    fn _refuse<'py>(&self, py: Python<'py>, error: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+        self.refuse(py, PyErr::from_value(error)).into_value(py).into_bound(py).into_any()
+    }
+
     /// Memory of `nbytes` that the other ranks of this host can read, all zero.
     fn _allocate<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, PyMemoryView>> {
-        let block = Block::new(self.lock()?.allocate(nbytes)?);
+        let block = Block::new(self.enter(py)?.allocate(nbytes)?);
         PyMemoryView::from(Bound::new(py, block)?.as_any())
     }
 
@@ -287,130 +305,5 @@ impl Group {
 
     fn __repr__(&self) -> String {
         format!("<arx.Group 'world': rank {} of {}>", self.rank, self.size)
-    }
-}
-
-/// Arguments of an all-reduce as they were passed.
-pub struct Reduce<'py> {
-    pub x: Bound<'py, PyAny>,
-    pub op: Option<Bound<'py, PyAny>>,
-    pub out: Option<Bound<'py, PyAny>>,
-    pub algo: Option<Bound<'py, PyAny>>,
-    pub timeout: Option<Bound<'py, PyAny>>,
-    pub name: Option<Bound<'py, PyAny>>,
-}
-
-/// The same, checked.
-struct Reduction<'a, 'py> {
-    op: ReduceOp,
-    input: Array<'py>,
-    /// None: in place.
-    output: Option<Array<'py>>,
-    algorithm: Algorithm,
-    timeout: Option<Duration>,
-    name: Option<&'a str>,
-}
-
-impl<'py> Reduce<'py> {
-    #[inline]
-    fn check(&self, default: Algorithm, communicator: &Communicator) -> PyResult<Reduction<'_, 'py>> {
-        let op = self.op.as_ref().map_or(Ok(ReduceOp::Sum), arguments::operation)?;
-        let timeout = arguments::timeout(self.timeout.as_ref())?;
-        let name = arguments::text("name", self.name.as_ref())?;
-        let algorithm = arguments::algorithm(self.algo.as_ref(), default)?;
-        let input = Array::of(&self.x)?;
-        arguments::reducible(&input, op)?;
-        communicator.serves(algorithm, input.len()).map_err(PyValueError::new_err)?;
-        let output = match &self.out {
-            None => None,
-            Some(out) => {
-                let output = arguments::output(out)?;
-                (!arguments::same_memory(&self.x, &input, out, &output)?).then_some(output)
-            }
-        };
-        let (written, what) = output.as_ref().map_or((&input, "the array"), |output| (output, "out"));
-        arguments::writeable(written, what)?;
-        Ok(Reduction { op, input, output, algorithm, timeout, name })
-    }
-}
-
-impl Reduction<'_, '_> {
-    fn call(&self) -> Call<'_> {
-        Call {
-            collective: Collective::AllReduce(self.op),
-            element: self.input.kind.element(),
-            shape: self.input.shape(),
-            counts: &[],
-            algorithm: self.algorithm,
-            name: self.name,
-            timeout: self.timeout,
-        }
-    }
-}
-
-/// Arguments of a broadcast as they were passed.
-pub struct Spread<'py> {
-    pub x: Bound<'py, PyAny>,
-    pub root: Option<Bound<'py, PyAny>>,
-    pub timeout: Option<Bound<'py, PyAny>>,
-    pub name: Option<Bound<'py, PyAny>>,
-}
-
-impl Group {
-    pub fn reduce<'py>(&self, request: Reduce<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let py = request.x.py();
-        let mut communicator = self.lock()?;
-        let r = self.checked(py, &mut communicator, |group| request.check(self.algorithm, group))?;
-        let call = r.call();
-        let written = r.output.as_ref().unwrap_or(&r.input);
-        let long = r.input.len() > LONG;
-        if r.input.contiguous && written.contiguous {
-            let (dst, src) = (written.bytes(), r.input.bytes());
-            perform(py, long, |host| communicator.all_reduce(&call, dst, src, host))?;
-        } else {
-            let packed = Packed::of(&r.input);
-            let both = packed.bytes();
-            perform(py, long, |host| communicator.all_reduce(&call, both, both, host))?;
-            packed.unpack(written);
-        }
-        drop(r);
-        Ok(request.out.unwrap_or(request.x))
-    }
-
-    pub fn spread<'py>(&self, request: Spread<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let py = request.x.py();
-        let mut communicator = self.lock()?;
-        let checks = |_: &Communicator| {
-            let timeout = arguments::timeout(request.timeout.as_ref())?;
-            let name = arguments::text("name", request.name.as_ref())?;
-            let root = request.root.as_ref().map_or(Ok(0), |root| arguments::root(root, self.size))?;
-            let array = Array::of(&request.x)?;
-            if root != self.rank {
-                arguments::writeable(&array, "the array")?;
-            }
-            Ok((timeout, name, root, array))
-        };
-        let (timeout, name, root, array) = self.checked(py, &mut communicator, checks)?;
-        let call = Call {
-            collective: Collective::Broadcast { root },
-            element: array.kind.element(),
-            shape: array.shape(),
-            counts: &[],
-            algorithm: Algorithm::Auto,
-            name,
-            timeout,
-        };
-        let long = array.len() > LONG;
-        if array.contiguous {
-            perform(py, long, |host| communicator.broadcast(&call, root, array.bytes(), host))?;
-        } else {
-            let packed = Packed::of(&array);
-            perform(py, long, |host| communicator.broadcast(&call, root, packed.bytes(), host))?;
-            if root != self.rank {
-                packed.unpack(&array);
-            }
-        }
-        drop(array);
-        Ok(request.x)
     }
 }

@@ -77,6 +77,11 @@ pub struct Interface<'py> {
 }
 
 impl<'py> Interface<'py> {
+    /// What keeps the memory alive.
+    pub fn into_owner(self) -> Bound<'py, PyAny> {
+        self._owner
+    }
+
     /// Of a numpy array that is no subclass.
     #[inline]
     pub fn of_exact(array: &Bound<'py, PyAny>) -> PyResult<Interface<'py>> {

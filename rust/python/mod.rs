@@ -3,17 +3,31 @@
 
 mod arguments;
 mod arrays;
+mod axes;
+mod buckets;
+mod calls;
+mod coalescing;
 mod collectives;
 mod dlpack;
+mod errand;
 mod errors;
 mod explanation;
 mod exporters;
+mod family;
+mod fresh;
 mod group;
+mod held;
 mod host;
 mod interface;
 mod listening;
 mod memory;
+mod methods;
+mod options;
+mod plan;
+mod reduce;
 mod strided;
+mod task;
+mod work;
 mod world;
 
 use pyo3::prelude::*;
@@ -44,9 +58,24 @@ fn _arx(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(collectives::broadcast, m)?)?;
     m.add_function(wrap_pyfunction!(collectives::barrier, m)?)?;
     m.add_function(wrap_pyfunction!(collectives::explain, m)?)?;
+    m.add_function(wrap_pyfunction!(family::reduce, m)?)?;
+    m.add_function(wrap_pyfunction!(family::all_gather, m)?)?;
+    m.add_function(wrap_pyfunction!(family::gather, m)?)?;
+    m.add_function(wrap_pyfunction!(family::scatter, m)?)?;
+    m.add_function(wrap_pyfunction!(family::reduce_scatter, m)?)?;
+    m.add_function(wrap_pyfunction!(family::all_to_all, m)?)?;
+    m.add_function(wrap_pyfunction!(family::scan, m)?)?;
+    m.add_function(wrap_pyfunction!(family::exscan, m)?)?;
+    m.add_function(wrap_pyfunction!(plan::plan_all_reduce, m)?)?;
+    m.add_function(wrap_pyfunction!(coalescing::coalescing, m)?)?;
+    m.add_function(wrap_pyfunction!(work::finished, m)?)?;
+    m.add_function(wrap_pyfunction!(work::finish, m)?)?;
     m.add_function(wrap_pyfunction!(listening::listen, m)?)?;
     m.add_class::<explanation::Explanation>()?;
     m.add_class::<group::Group>()?;
     m.add_class::<listening::Listening>()?;
+    m.add_class::<buckets::Buckets>()?;
+    m.add_class::<plan::Plan>()?;
+    m.add_class::<work::Work>()?;
     Ok(())
 }

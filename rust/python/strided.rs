@@ -1,7 +1,16 @@
 //! Copies between strided and contiguous memory, in logical (row-major) order.
 #![allow(unsafe_code)]
 
-use super::arrays::Array;
+/// Where the elements of an array lie.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub data: *mut u8,
+    pub shape: &'a [usize],
+    /// In bytes.
+    pub strides: &'a [isize],
+    /// Bytes of an element.
+    pub item: usize,
+}
 
 /// Elements are copied one by one only along the innermost axis that is not contiguous.
 struct Walk<'a> {
@@ -11,7 +20,7 @@ struct Walk<'a> {
 }
 
 /// Copies `array` into `packed`, which is as long as it.
-pub fn pack(array: &Array<'_>, packed: *mut u8) {
+pub fn pack(array: View<'_>, packed: *mut u8) {
     let mut to = packed;
     walk(array).each(array.data, &mut |from, count, stride, item| {
         // SAFETY: `from` runs over elements of the array as its exporter described them; `to` over `packed`, which has
@@ -22,7 +31,7 @@ pub fn pack(array: &Array<'_>, packed: *mut u8) {
 }
 
 /// Copies `packed` into `array`, which may be written.
-pub fn unpack(packed: *const u8, array: &Array<'_>) {
+pub fn unpack(packed: *const u8, array: View<'_>) {
     let mut from = packed;
     walk(array).each(array.data, &mut |to, count, stride, item| {
         // SAFETY: as in `pack`, the other way round.
@@ -31,8 +40,8 @@ pub fn unpack(packed: *const u8, array: &Array<'_>) {
     });
 }
 
-fn walk<'a>(array: &'a Array<'_>) -> Walk<'a> {
-    Walk { shape: array.shape(), strides: array.strides(), item: array.item }
+fn walk(array: View<'_>) -> Walk<'_> {
+    Walk { shape: array.shape, strides: array.strides, item: array.item }
 }
 
 impl Walk<'_> {

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Rank, Schedule, double_tree, exchange, pairwise, recursive, ring, tree};
+use super::{Rank, Schedule, chain, double_tree, exchange, pairwise, recursive, ring, tree};
 
-/// What all ranks want together. Arrays that hold a share per rank are cut into `world` chunks, chunk `r` for rank `r`.
+/// What all ranks want together. Arrays that hold a share per rank are cut into `world` chunks, chunk `r` for rank `r`; that of an
+/// all-to-all into twice as many, first those that go to each rank and then those that come from each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Collective {
     /// Everybody ends with everybody's arrays combined.
@@ -18,14 +19,38 @@ pub enum Collective {
     Broadcast(Rank),
     /// One ends with everybody's arrays combined.
     Reduce(Rank),
+    /// Rank `r` starts with chunk `r`, one ends with all chunks.
+    Gather(Rank),
+    /// One starts with all chunks, rank `r` ends with chunk `r`.
+    Scatter(Rank),
+    /// Chunk `t` of rank `f` becomes chunk `p + f` of rank `t`.
+    AllToAll,
+    /// Rank `r` ends with the arrays of ranks `0..=r` combined, in that order.
+    Scan,
+    /// The same of ranks `0..r`; rank 0 ends with nothing.
+    Exscan,
 }
 
 impl Collective {
     /// 0 where no rank differs from the others.
     pub fn root(self) -> Rank {
         match self {
-            Collective::Broadcast(root) | Collective::Reduce(root) => root,
+            Collective::Broadcast(root)
+            | Collective::Reduce(root)
+            | Collective::Gather(root)
+            | Collective::Scatter(root) => root,
             _ => 0,
+        }
+    }
+
+    /// Into how many chunks the array must be cut; None where the algorithm decides.
+    pub fn chunks(self, world: u32) -> Option<u32> {
+        match self {
+            Collective::ReduceScatter | Collective::AllGather | Collective::Gather(_) | Collective::Scatter(_) => {
+                Some(world)
+            }
+            Collective::AllToAll => Some(2 * world),
+            _ => None,
         }
     }
 }
@@ -83,20 +108,24 @@ impl Algorithm {
         assert!(rank < world, "rank {rank} of {world}");
         assert!(collective.root() < world, "root {} of {world}", collective.root());
         match world {
-            1 => self.serves(collective).then(|| Schedule::new(1, [])),
+            1 if collective != Collective::AllToAll => self.serves(collective).then(|| Schedule::new(1, [])),
             _ => self.among_several(collective, rank, world),
         }
     }
 
     pub fn serves(self, collective: Collective) -> bool {
-        use Collective::{AllReduce, Broadcast, Reduce};
+        use Collective::*;
+        let halves = matches!(collective, AllReduce | ReduceScatter | AllGather | Reduce(_));
+        let whole = matches!(collective, AllReduce | Broadcast(_) | Reduce(_));
         match self {
-            Algorithm::Ring => true,
-            Algorithm::Recursive | Algorithm::Pairwise => !matches!(collective, Broadcast(_)),
+            Algorithm::Ring => halves || matches!(collective, Broadcast(_)),
+            Algorithm::Recursive => halves,
+            Algorithm::Pairwise => halves || collective == AllToAll,
             Algorithm::Doubling => collective == AllReduce,
-            Algorithm::Tree | Algorithm::KAry { .. } | Algorithm::DoubleTree { .. } | Algorithm::Exchange => {
-                matches!(collective, AllReduce | Broadcast(_) | Reduce(_))
-            }
+            Algorithm::Tree => whole || matches!(collective, Gather(_) | Scatter(_)),
+            Algorithm::CHAIN => whole || matches!(collective, Scan | Exscan),
+            Algorithm::KAry { .. } | Algorithm::DoubleTree { .. } => whole,
+            Algorithm::Exchange => whole || matches!(collective, Gather(_) | Scatter(_) | Scan | Exscan),
         }
     }
 
@@ -104,6 +133,17 @@ impl Algorithm {
     /// what sums of halves need.
     pub fn rounds_once(self) -> bool {
         matches!(self, Algorithm::Pairwise | Algorithm::Exchange)
+    }
+
+    /// Chunks of temporary memory of the rank that needs most.
+    pub fn scratch(self, collective: Collective, world: u32) -> u32 {
+        use Collective::{AllReduce, Exscan, Reduce, ReduceScatter, Scan};
+        match (self, collective) {
+            (Algorithm::Exchange, AllReduce) if world == 2 => 0,
+            (Algorithm::Exchange, AllReduce | Reduce(_) | Scan | Exscan)
+            | (Algorithm::Pairwise, AllReduce | ReduceScatter | Reduce(_)) => world - 1,
+            _ => 0,
+        }
     }
 
     fn among_several(self, collective: Collective, rank: Rank, world: u32) -> Option<Schedule> {
@@ -123,6 +163,10 @@ impl Algorithm {
             (Tree, AllReduce) => tree::all_reduce(rank, world),
             (Tree, Broadcast(root)) => tree::broadcast(rank, world, root),
             (Tree, Reduce(root)) => tree::reduce(rank, world, root),
+            (Tree, Gather(root)) => tree::gather(rank, world, root),
+            (Tree, Scatter(root)) => tree::scatter(rank, world, root),
+            (Algorithm::CHAIN, Scan) => chain::scan(rank, world),
+            (Algorithm::CHAIN, Exscan) => chain::exscan(rank, world),
             (KAry { arity, pieces }, AllReduce) => tree::k_ary_all_reduce(rank, world, (arity, pieces)),
             (KAry { arity, pieces }, Broadcast(root)) => tree::k_ary_broadcast(rank, world, root, (arity, pieces)),
             (KAry { arity, pieces }, Reduce(root)) => tree::k_ary_reduce(rank, world, root, (arity, pieces)),
@@ -133,9 +177,14 @@ impl Algorithm {
             (Pairwise, ReduceScatter) => pairwise::reduce_scatter(rank, world),
             (Pairwise, AllGather) => pairwise::all_gather(rank, world),
             (Pairwise, Reduce(root)) => pairwise::reduce(rank, world, root),
+            (Pairwise, AllToAll) => pairwise::all_to_all(rank, world),
             (Exchange, AllReduce) => exchange::all_reduce(rank, world),
             (Exchange, Broadcast(root)) => exchange::broadcast(rank, world, root),
             (Exchange, Reduce(root)) => exchange::reduce(rank, world, root),
+            (Exchange, Gather(root)) => exchange::gather(rank, world, root),
+            (Exchange, Scatter(root)) => exchange::scatter(rank, world, root),
+            (Exchange, Scan) => exchange::scan(rank, world),
+            (Exchange, Exscan) => exchange::exscan(rank, world),
             _ => return None,
         })
     }

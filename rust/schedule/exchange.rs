@@ -63,6 +63,85 @@ pub fn reduce(rank: Rank, world: u32, root: Rank) -> Schedule {
     schedule
 }
 
+/// Everybody sends its chunk to the root, in the order in which they follow it.
+///
+/// `p-1` steps of the root, of which none waits for another; it receives `(p-1)/p` of the array, the others send their share; no
+/// scratch.
+/// ```text
+/// step   rank 0  rank 1  rank 2
+///    0   0 - -   - 1 -   - - 2
+///    1   0 1 -   - 1 -   - - 2
+///    2   0 1 2   - 1 -   - - 2
+/// ```
+pub fn gather(rank: Rank, world: u32, root: Rank) -> Schedule {
+    if rank != root {
+        return Schedule::new(world, [Step::send(root, Span::data(rank))]);
+    }
+    let others = (1..world).map(|k| (root + k) % world);
+    Schedule::new(world, others.map(|from| Step::recv(from, Span::data(from), Apply::Store)))
+}
+
+/// The root sends everybody its chunk: the same the other way round.
+/// ```text
+/// step   rank 0  rank 1  rank 2
+///    0   0 0 0   - - -   - - -
+///    1   0 0 0   - 0 -   - - 0
+///    2   0 0 0   - 0 -   - - 0
+/// ```
+pub fn scatter(rank: Rank, world: u32, root: Rank) -> Schedule {
+    if rank != root {
+        return Schedule::new(world, [Step::recv(root, Span::data(rank), Apply::Store)]);
+    }
+    let others = (1..world).map(|k| (root + k) % world);
+    Schedule::new(world, others.map(|to| Step::send(to, Span::data(to))))
+}
+
+/// Everybody sends its array to all ranks after it, and combines what those before it sent, in rank order, with its own.
+///
+/// `p-1` steps, of which none waits for another; rank 0 sends, and the last rank receives and reduces, `p-1` times the array;
+/// scratch: `r` times the array on rank `r`.
+/// ```text
+/// step   rank 0  rank 1   rank 2
+///    0   0       1   | -  2     | - -
+///    1   0       1   | 0  2     | - 1
+///    2   0       0+1 | 0  2     | 0 1
+///    3   0       0+1 | 0  0+1+2 | 0 1
+/// ```
+pub fn scan(rank: Rank, world: u32) -> Schedule {
+    prefix(rank, world, rank + 1)
+}
+
+/// The same without this rank's own array. Rank 0 only sends.
+/// ```text
+/// step   rank 0  rank 1  rank 2
+///    0   0       1 | -   2   | - -
+///    1   0       1 | 0   2   | - 1
+///    2   0       0 | 0   2   | 0 1
+///    3   0       0 | 0   0+1 | 0 1
+/// ```
+pub fn exscan(rank: Rank, world: u32) -> Schedule {
+    prefix(rank, world, rank)
+}
+
+/// Combines the arrays of the first `operands` ranks, which are this one and those before it at most.
+fn prefix(rank: Rank, world: u32, operands: u32) -> Schedule {
+    let array = Span::data(0);
+    let exchanges = (1..world).filter_map(|k| {
+        let (to, from) = (Some(rank + k).filter(|&to| to < world), rank.checked_sub(k));
+        (to.is_some() || from.is_some()).then(|| Step::Exchange {
+            send: to.map(|to| (to, array)),
+            recv: from.map(|from| (from, place(rank, from), Apply::Store)),
+        })
+    });
+    let mut schedule = Schedule::new(1, exchanges);
+    if rank > 0 {
+        let srcs = (0..operands).map(|from| if from == rank { array } else { place(rank, from) }).collect();
+        schedule.scratch = rank;
+        schedule.steps.push(Step::Local { dst: array, srcs, finish: false });
+    }
+    schedule
+}
+
 /// Where rank `rank` keeps what `from` sends: a chunk of scratch each, in rank order, and the array for its own.
 pub(super) fn place(rank: Rank, from: Rank) -> Span {
     Span::scratch(if from < rank { from } else { from - 1 })

@@ -3,7 +3,7 @@
 //! its whole key. Pure: no I/O, no clock, no unsafe; the same arguments give the same value on every rank.
 //!
 //! ```text
-//! ring · recursive · tree · double_tree · pairwise · exchange    each: (rank, world) ─► Schedule, index arithmetic only
+//! ring · recursive · tree · double_tree · pairwise · exchange · chain    each: (rank, world) ─► Schedule, index arithmetic only
 //! algorithm   which of these serves which collective, under which name
 //! verify      runs the schedules of all ranks at once, symbolically, and proves them
 //! cost        predicts the time of a schedule from latency, bandwidth and the speed of reduction
@@ -15,6 +15,7 @@
 //! of earlier steps or of its own, that read what it writes. So in a ring a chunk leaves while it is still arriving.
 
 mod algorithm;
+pub mod chain;
 pub mod cost;
 pub mod double_tree;
 pub mod exchange;
@@ -162,6 +163,21 @@ impl Schedule {
             }
         }
         self
+    }
+
+    /// The same with every chunk cut into `parts`, which follow each other.
+    pub fn in_parts(mut self, parts: u32) -> Schedule {
+        let cut = |span: &mut Span| (span.lo, span.hi) = (span.lo * parts, span.hi * parts);
+        for step in &mut self.steps {
+            match step {
+                Step::Exchange { send, recv } => {
+                    send.iter_mut().for_each(|(_, span)| cut(span));
+                    recv.iter_mut().for_each(|(_, span, _)| cut(span));
+                }
+                Step::Local { dst, srcs, .. } => srcs.iter_mut().chain([dst]).for_each(cut),
+            }
+        }
+        Schedule { chunks: self.chunks * parts, scratch: self.scratch * parts, steps: self.steps }
     }
 
     /// Whom this rank talks to: the links to open.

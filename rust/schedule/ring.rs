@@ -1,6 +1,6 @@
 //! Every rank sends to the next and receives from the one before. The fewest bytes, the most steps.
 
-use super::{Apply, Rank, Schedule, Span, Step, pairwise, tree};
+use super::{Apply, Rank, Schedule, Span, Step, exchange, tree};
 
 /// Rank `r` ends with chunk `r` of `p`, combined over all ranks (Patarasuk and Yuan 2009).
 ///
@@ -74,7 +74,7 @@ pub fn broadcast(rank: Rank, world: u32, root: Rank) -> Schedule {
         });
         Schedule::new(world, hops.filter(|hop| *hop != Step::Exchange { send: None, recv: None }))
     };
-    tree::scatter(rank, world, root).then(tree::from_root(rank, world, root, pass_on))
+    tree::spread(rank, world, root).then(tree::from_root(rank, world, root, pass_on))
 }
 
 /// Combined as in `reduce_scatter`, after which everybody sends its chunk to the root.
@@ -89,5 +89,5 @@ pub fn broadcast(rank: Rank, world: u32, root: Rank) -> Schedule {
 ///    4   [0+1+2] [0+1+2] [0+1+2]  1 [0+1+2] 0+1  1+2 2 [0+1+2]
 /// ```
 pub fn reduce(rank: Rank, world: u32, root: Rank) -> Schedule {
-    reduce_scatter(rank, world).then(pairwise::gather(rank, world, root))
+    reduce_scatter(rank, world).then(exchange::gather(rank, world, root))
 }

@@ -122,28 +122,56 @@ pub fn k_ary_all_reduce(rank: Rank, world: u32, shape: (u32, u32)) -> Schedule {
     k_ary_reduce(rank, world, 0, shape).then(k_ary_broadcast(rank, world, 0, shape))
 }
 
-/// Chunk `v` goes to the `v`-th rank from the root, along a binomial tree: each rank gets those of its subtree.
-pub(super) fn scatter(rank: Rank, world: u32, root: Rank) -> Schedule {
+/// Rank `r` starts with chunk `r`, the root ends with all of them, along a binomial tree: each rank sends those of its subtree.
+///
+/// `⌈log2 p⌉` rounds of one step, or two where the run of chunks passes the end of the array. The root receives `(p-1)/p` of the
+/// array, the others what is below them; no scratch, but room for that.
+/// ```text
+/// step   rank 0  rank 1  rank 2
+///    0   0 - -   - 1 -   - - 2
+///    1   0 1 -   - 1 -   - - 2
+///    2   0 1 2   - 1 -   - - 2
+/// ```
+pub fn gather(rank: Rank, world: u32, root: Rank) -> Schedule {
+    let subtree = |v| Span::arc(v + root, below(v, world), world);
     from_root(rank, world, root, |v| {
         let node = Node::binomial(v, world);
-        let subtree = |v| Span::run(v, v + below(v, world));
-        let receive = node.parent.map(|parent| Step::recv(parent, subtree(v), Apply::Store));
-        let sends = node.children.iter().rev().map(|&child| Step::send(child, subtree(child)));
-        Schedule::new(world, receive.into_iter().chain(sends))
-    })
-}
-
-/// Rank `r` starts with chunk `r`, the root ends with all of them, along a binomial tree.
-pub(super) fn gather(rank: Rank, world: u32, root: Rank) -> Schedule {
-    from_root(rank, world, root, |v| {
-        let node = Node::binomial(v, world);
-        let subtree = |v| Span::arc(v + root, below(v, world), world);
         let receives = node
             .children
             .iter()
             .flat_map(|&child| subtree(child).into_iter().map(move |span| Step::recv(child, span, Apply::Store)));
         let sends =
             node.parent.into_iter().flat_map(|parent| subtree(v).into_iter().map(move |span| Step::send(parent, span)));
+        Schedule::new(world, receives.chain(sends))
+    })
+}
+
+/// The root starts with all chunks, rank `r` ends with chunk `r`: the same the other way round.
+/// ```text
+/// step   rank 0  rank 1  rank 2
+///    0   0 0 0   - - -   - - -
+///    1   0 0 0   - 0 -   - - 0
+///    2   0 0 0   - 0 -   - - 0
+/// ```
+pub fn scatter(rank: Rank, world: u32, root: Rank) -> Schedule {
+    scattered(rank, world, root, |v| Span::arc(v + root, below(v, world), world))
+}
+
+/// Chunk `v` goes to the `v`-th rank from the root.
+pub(super) fn spread(rank: Rank, world: u32, root: Rank) -> Schedule {
+    scattered(rank, world, root, |v| vec![Span::run(v, v + below(v, world))])
+}
+
+/// Along a binomial tree, each rank gets the chunks of its subtree.
+fn scattered(rank: Rank, world: u32, root: Rank, subtree: impl Fn(Rank) -> Vec<Span>) -> Schedule {
+    from_root(rank, world, root, |v| {
+        let node = Node::binomial(v, world);
+        let receives = node
+            .parent
+            .into_iter()
+            .flat_map(|parent| subtree(v).into_iter().map(move |span| Step::recv(parent, span, Apply::Store)));
+        let sends = node.children.iter().rev();
+        let sends = sends.flat_map(|&child| subtree(child).into_iter().map(move |span| Step::send(child, span)));
         Schedule::new(world, receives.chain(sends))
     })
 }

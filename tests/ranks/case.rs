@@ -119,7 +119,7 @@ pub fn reduce(
     limit: Duration,
 ) -> Result<(), Halt> {
     let scratch = Array::new(&vec![0xff; plan.scratch]);
-    let memory = Memory { data: data.bytes(), scratch: scratch.bytes() };
+    let memory = Memory { array: data.bytes(), source: &[], scratch: scratch.bytes() };
     let mut links = std::mem::take(&mut rank.links);
     let call = Call { plan, memory, arithmetic, header };
     let ended = rank.waiting(limit, &mut Plain, |wait| engine::run(&call, &mut links, None, wait));
@@ -188,8 +188,12 @@ impl Actor {
             }
             Step::Local { dst, srcs, finish } => {
                 let operands: Vec<_> = srcs.iter().map(|src| self.get(*src)).collect();
-                let reducer = if *finish { &arithmetic.last } else { &arithmetic.partial };
-                self.set(*dst, combined(&operands, reducer, arithmetic.count));
+                let value = match &operands[..] {
+                    [only] if !finish => only.clone(),
+                    _ if *finish => combined(&operands, &arithmetic.last, arithmetic.count),
+                    _ => combined(&operands, &arithmetic.partial, arithmetic.count),
+                };
+                self.set(*dst, value);
             }
         }
         true

@@ -41,6 +41,10 @@ pub enum Fault {
     Missing { rank: Rank, chunk: u32, whose: Rank },
     #[error("rank {rank} ends with a chunk {chunk} that was never finished")]
     Unfinished { rank: Rank, chunk: u32 },
+    #[error(
+        "rank {rank} ends with a chunk {chunk} that is not what the ranks up to it contribute, combined in their order"
+    )]
+    NotInOrder { rank: Rank, chunk: u32 },
     #[error("rank {rank} ends with a chunk {chunk} that was combined in another order than that of rank {other}")]
     NotIdentical { rank: Rank, chunk: u32, other: Rank },
 }

@@ -42,16 +42,25 @@ impl Machine {
     pub fn new(goal: Collective, schedules: &[Schedule]) -> Machine {
         let chunks = schedules[0].chunks;
         let mut expressions = Expressions::new(schedules.len() as u32);
+        let world = schedules.len() as u32;
+        // Of an all-to-all, chunks of different ranks are as different as those of one.
+        let name = |rank: Rank, chunk: u32| match goal {
+            Collective::AllToAll if chunk < world => rank * world + chunk,
+            Collective::AllToAll => (chunk - world) * world + rank,
+            _ => chunk,
+        };
         let mut brings = |rank: Rank, chunk: u32| match goal {
-            Collective::AllGather if rank != chunk => None,
-            Collective::Broadcast(root) if rank != root => None,
-            _ => Some(expressions.leaf(rank, chunk)),
+            Collective::AllGather | Collective::Gather(_) if rank != chunk => None,
+            Collective::Broadcast(root) | Collective::Scatter(root) if rank != root => None,
+            Collective::AllToAll if chunk >= world => None,
+            _ => Some(expressions.leaf(rank, name(rank, chunk))),
         };
         let ranks = (0..)
             .zip(schedules)
             .map(|(rank, schedule)| {
                 let cells = (0..chunks).map(|chunk| brings(rank, chunk)).collect();
-                State::new(schedule, cells)
+                let names = (0..chunks).map(|chunk| name(rank, chunk)).collect();
+                State::new(schedule, cells, names)
             })
             .collect();
         Machine { chunks, expressions, ranks, history: None }
@@ -260,8 +269,10 @@ impl Machine {
 }
 
 impl State {
-    fn new(schedule: &Schedule, mut cells: Vec<Option<Id>>) -> State {
-        let stands_for = (0..schedule.chunks).map(Some).chain(schedule.stands_for()).collect::<Vec<_>>();
+    /// `names`: which chunk lies in each place of the array.
+    fn new(schedule: &Schedule, mut cells: Vec<Option<Id>>, names: Vec<u32>) -> State {
+        let twins = schedule.stands_for().into_iter().map(|twin| twin.map(|chunk| names[chunk as usize]));
+        let stands_for: Vec<Option<u32>> = names.iter().copied().map(Some).chain(twins).collect();
         let len = stands_for.len();
         cells.resize(len, None);
         State {

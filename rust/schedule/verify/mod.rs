@@ -14,8 +14,8 @@
 //! whole chunks, stands for every real run over links that hold at least one element.
 //!
 //! **What is proved:** spans and peers exist; every send meets a receive of the same length; no deadlock; nothing is read before
-//! it is written; every contribution is in the result once; all ranks end with the same expression, thus the same bits; every
-//! chunk is finished exactly once, when it is complete; nothing is received that is there already or that nobody needs.
+//! it is written; every contribution is in the result once; all ranks end with the same expression, thus the same bits, those of a
+//! scan with the one that combines in rank order; every chunk is finished exactly once, when it is complete; nothing is received that is there already or that nobody needs.
 //!
 //! Not proved here, and tested elsewhere: that the engine and its plans do what a schedule says, and the kernels' commuting.
 
@@ -61,10 +61,7 @@ pub fn verify(goal: Collective, world: u32, build: impl Fn(Rank) -> Schedule) ->
 
 fn run(goal: Collective, schedules: &[Schedule], remember: bool) -> Result<Machine, Fault> {
     let world = schedules.len() as u32;
-    let chunks = match goal {
-        Collective::ReduceScatter | Collective::AllGather => world,
-        _ => schedules[0].chunks,
-    };
+    let chunks = goal.chunks(world).unwrap_or(schedules[0].chunks);
     for (rank, schedule) in (0..).zip(schedules) {
         if schedule.chunks != chunks {
             return Err(Fault::Chunks { rank, chunks: schedule.chunks, expected: chunks });
@@ -75,42 +72,77 @@ fn run(goal: Collective, schedules: &[Schedule], remember: bool) -> Result<Machi
     let mut machine = Machine::new(goal, schedules);
     machine.history = remember.then(|| machine.beginning());
     machine.run()?;
-    reached(goal, &machine, chunks)?;
+    match goal {
+        Collective::Scan | Collective::Exscan => prefixes(goal, &mut machine, chunks)?,
+        _ => reached(goal, &machine, chunks)?,
+    }
+    machine.wasted(|rank, chunk| wanted(goal, (rank, world), chunk)).map_or(Ok(()), Err)?;
     Ok(machine)
 }
 
 /// Whether rank `rank` shall end with chunk `chunk`.
-fn wanted(goal: Collective, rank: Rank, chunk: u32) -> bool {
+fn wanted(goal: Collective, (rank, world): (Rank, u32), chunk: u32) -> bool {
     match goal {
-        Collective::AllReduce | Collective::AllGather | Collective::Broadcast(_) => true,
-        Collective::ReduceScatter => rank == chunk,
-        Collective::Reduce(root) => rank == root,
+        Collective::AllReduce | Collective::AllGather | Collective::Broadcast(_) | Collective::Scan => true,
+        Collective::ReduceScatter | Collective::Scatter(_) => rank == chunk,
+        Collective::Reduce(root) | Collective::Gather(root) => rank == root,
+        Collective::AllToAll => chunk >= world,
+        Collective::Exscan => rank > 0,
     }
 }
 
-/// Everybody has what it shall have, and got nothing else for nothing.
+/// Everybody has what it shall have.
 fn reached(goal: Collective, machine: &Machine, chunks: u32) -> Result<(), Fault> {
     let world = machine.ranks.len() as u32;
     for chunk in 0..chunks {
         let mut first = None;
-        for rank in (0..world).filter(|&rank| wanted(goal, rank, chunk)) {
+        for rank in (0..world).filter(|&rank| wanted(goal, (rank, world), chunk)) {
             let source = match goal {
-                Collective::AllGather => chunk,
+                Collective::AllGather | Collective::Gather(_) => chunk,
+                Collective::AllToAll => chunk - world,
                 _ => goal.root(),
             };
             let Some(value) = machine.ranks[rank as usize].cells[chunk as usize] else {
                 return Err(Fault::Missing { rank, chunk, whose: source });
             };
-            if !matches!(goal, Collective::AllGather | Collective::Broadcast(_)) {
+            if matches!(goal, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce(_)) {
                 complete(machine, rank, chunk, value)?;
             }
+            // Of an all-to-all everybody has something else; what may lie where is known by the chunk that a place stands for.
             let (other, expected) = *first.get_or_insert((rank, value));
-            if value != expected {
+            if value != expected && goal != Collective::AllToAll {
                 return Err(Fault::NotIdentical { rank, chunk, other });
             }
         }
     }
-    machine.wasted(|rank, chunk| wanted(goal, rank, chunk)).map_or(Ok(()), Err)
+    Ok(())
+}
+
+/// Everybody has what the ranks up to it, or before it, contribute, combined one after the other in that order.
+fn prefixes(goal: Collective, machine: &mut Machine, chunks: u32) -> Result<(), Fault> {
+    let world = machine.ranks.len() as u32;
+    for chunk in 0..chunks {
+        let mut before = None;
+        for rank in 0..world {
+            let own = machine.expressions.leaf(rank, chunk);
+            let with_own = match before {
+                None => own,
+                Some(before) => {
+                    machine.expressions.reduced(before, own).map_err(|_| Fault::NotInOrder { rank, chunk })?
+                }
+            };
+            let expected = if goal == Collective::Scan { Some(with_own) } else { before };
+            let value = machine.ranks[rank as usize].cells[chunk as usize];
+            if value.is_none() && expected.is_some() {
+                return Err(Fault::Missing { rank, chunk, whose: 0 });
+            }
+            if expected.is_some() && value != expected {
+                return Err(Fault::NotInOrder { rank, chunk });
+            }
+            before = Some(with_own);
+        }
+    }
+    Ok(())
 }
 
 fn complete(machine: &Machine, rank: Rank, chunk: u32, value: expression::Id) -> Result<(), Fault> {

@@ -1,5 +1,7 @@
 //! A group whose ranks are on several hosts: memory within a host, messages between them.
 
+mod collect;
+
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use crate::transport::Broken;
 use crate::wait::{Host, Patience, Stop, Wait, raise};
 
 use super::algorithm::Algorithm;
-use super::call::{Call, Cut};
+use super::call::Call;
 use super::config::{Across, Config, STREAMS};
 use super::doors::Doors;
 use super::local::{Fault, Outcome, Shared};
@@ -133,18 +135,6 @@ impl Remote {
         self.run(sequence, call, host, |session| session.broadcast(best, root, array))
     }
 
-    /// Any other collective; if blocks are not as long as was supposed, their lengths.
-    pub fn collect(
-        &mut self,
-        sequence: u64,
-        call: &Call<'_>,
-        cut: &Cut<'_>,
-        (dst, src): (Bytes<'_>, Bytes<'_>),
-        host: &mut dyn Host,
-    ) -> std::result::Result<Option<Vec<usize>>, Fault> {
-        todo!("message path: {sequence} {call:?} {cut:?} {} {} {}", dst.len(), src.len(), 0)
-    }
-
     pub fn barrier(&mut self, sequence: u64, call: &Call<'_>, host: &mut dyn Host) -> Outcome {
         let best = self.network.barrier();
         self.run(sequence, call, host, |session| session.barrier(best))
@@ -220,7 +210,7 @@ impl Remote {
                 }
                 control.broken(sequence)
             },
-            patience: Patience { spin: self.spin, limit: call.timeout.unwrap_or(self.timeout) },
+            patience: Patience::of(host, self.spin, call.timeout.unwrap_or(self.timeout)),
             host,
         };
         let mut session = Session {

@@ -18,97 +18,35 @@
 //! Halves: what a host has combined is no single value any more, and would be rounded once by each host if it travelled as a
 //! half. So the array is widened to float32 first and rounded at the end, unless every host has one rank and the algorithm
 //! brings the values themselves together.
+//!
+//! ```text
+//! hosts       which ranks share which host, and the teams
+//! here        all-reduce, reduce and broadcast of an array in shards; barrier
+//! rows        which blocks which team carries, where an array is cut into a block per rank
+//! moving      all-gather in rows; gather, scatter and all-to-all among all ranks by messages
+//! combining   reduce-scatter in rows; scans along all ranks by messages, whose order is that of ranks
+//! ```
+
+mod combining;
+mod hosts;
+mod moving;
+mod rows;
 
 use std::cell::Cell;
 
-use crate::direct::{Direct, Shards, Turn, Verdict};
+use crate::direct::{Direct, Parts, Shards, Turn, Verdict};
 use crate::dtype::{DType, ReduceOp};
 use crate::engine::{Arithmetic, Halt, Header};
 use crate::error::Rank;
 use crate::kernels::{Bytes, Reducer, copy, narrow, widen};
-use crate::messages::{Messages, Request, Team, aligned};
+use crate::messages::{Arrays, Messages, Request, Team, aligned};
 use crate::schedule::{Algorithm, Collective};
 use crate::wait::Wait;
 
-/// A shard that is smaller does not pay for a stream of its own.
-const SHARD: usize = 32 << 10;
+pub use hosts::Hosts;
+pub use moving::Announced;
 
-/// Which ranks share which host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hosts {
-    /// Ranks of each host, ascending; hosts by their first rank.
-    members: Vec<Vec<Rank>>,
-    /// This rank's host, and its place there.
-    host: usize,
-    place: usize,
-    /// For each shard, the ranks that combine it.
-    teams: Vec<Option<Team>>,
-    everybody: Team,
-}
-
-impl Hosts {
-    /// # Panics
-    /// Unless `rank` is on one of the hosts.
-    pub fn new(members: Vec<Vec<Rank>>, rank: Rank) -> Hosts {
-        let find = |ranks: &Vec<Rank>| ranks.iter().position(|r| *r == rank);
-        let (host, place) = members
-            .iter()
-            .enumerate()
-            .find_map(|(host, ranks)| find(ranks).map(|place| (host, place)))
-            .expect("this rank is on a host");
-        let shards = members.iter().map(Vec::len).min().expect("there is a host");
-        let team = |shard: usize| Team::new(members.iter().map(|ranks| ranks[shard]).collect(), rank);
-        let world: usize = members.iter().map(Vec::len).sum();
-        let everybody = Team::new((0..world as Rank).collect(), rank).expect("this rank is one of all");
-        let teams = (0..shards).map(team).collect();
-        Hosts { host, place, teams, everybody, members }
-    }
-
-    pub fn count(&self) -> usize {
-        self.members.len()
-    }
-
-    /// Number of this rank's host, and of the ranks on it.
-    pub fn mine(&self) -> (usize, &[Rank]) {
-        (self.host, &self.members[self.host])
-    }
-
-    pub fn all(&self) -> &[Vec<Rank>] {
-        &self.members
-    }
-
-    /// This rank's number among those of its host.
-    pub fn place(&self) -> usize {
-        self.place
-    }
-
-    /// The first rank of the neighbouring host, for the first rank of each host: hosts in pairs.
-    pub fn partner(&self) -> Option<Rank> {
-        self.members.get(self.host ^ 1).filter(|_| self.place == 0).map(|ranks| ranks[0])
-    }
-
-    /// The first ranks of all hosts, if this rank is one of them.
-    pub fn first_ranks(&self) -> Option<Team> {
-        self.teams[0].clone().filter(|_| self.place == 0)
-    }
-
-    /// Whether every host has one rank.
-    pub fn is_flat(&self) -> bool {
-        self.members.iter().all(|ranks| ranks.len() == 1)
-    }
-
-    /// Into how many shards an array of so many bytes is cut.
-    pub fn shards(&self, len: usize) -> Shards {
-        Shards { len, count: (len / SHARD).clamp(1, self.teams.len()) }
-    }
-
-    fn find(&self, rank: Rank) -> (usize, usize) {
-        let host = self.members.iter().position(|ranks| ranks.contains(&rank)).expect("every rank is on a host");
-        (host, self.members[host].iter().position(|r| *r == rank).expect("found above"))
-    }
-}
-
-/// How an all-reduce is done.
+/// How a collective is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Within hosts and between them; the algorithm is that of the teams.
@@ -134,6 +72,18 @@ pub fn has_order(dtype: DType, op: ReduceOp) -> bool {
     (dtype.is_float() || dtype.is_complex()) && matches!(op, ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Avg)
 }
 
+/// For bytes that are moved, not combined: any reducer will do.
+fn bytes() -> (usize, Arithmetic) {
+    (1, arithmetic(DType::UInt8, ReduceOp::BOr, 1))
+}
+
+/// What is combined for whom: for all, or for one.
+#[derive(Clone, Copy)]
+struct Goal {
+    way: Way,
+    root: Option<Rank>,
+}
+
 /// Whether all values of an element come together in one place before anything is combined.
 fn brings_together(algorithm: Algorithm, world: u32) -> bool {
     algorithm.rounds_once() || world <= 2
@@ -156,32 +106,69 @@ impl Session<'_, '_> {
     pub fn all_reduce(
         &mut self,
         way: Way,
+        kind: (DType, ReduceOp),
+        dst: Bytes<'_>,
+        src: Bytes<'_>,
+    ) -> Result<Verdict, Halt> {
+        self.combine(Goal { way, root: None }, kind, dst, src)
+    }
+
+    /// `dst` of `root` = combination of everybody's `src`; the others have none, and keep what they bring.
+    pub fn reduce(
+        &mut self,
+        way: Way,
+        root: Rank,
+        kind: (DType, ReduceOp),
+        dst: Bytes<'_>,
+        src: Bytes<'_>,
+    ) -> Result<Verdict, Halt> {
+        let goal = Goal { way, root: Some(root) };
+        if self.hosts.rank() == root || self.travels_wide(way, kind) {
+            return self.combine(goal, kind, dst, src);
+        }
+        let mut memory = std::mem::take(self.wide);
+        let only_sends = way == Way::Hierarchical(Algorithm::Exchange) && self.hosts.is_flat();
+        let array = if only_sends { src } else { aligned(&mut memory, src.len()) };
+        let verdict = self.combine(goal, kind, array, src);
+        *self.wide = memory;
+        verdict
+    }
+
+    /// Whether halves are widened for what is to be combined.
+    fn travels_wide(&self, way: Way, (dtype, op): (DType, ReduceOp)) -> bool {
+        let world = self.hosts.everybody().size();
+        let together = match way {
+            Way::Hierarchical(algorithm) => self.hosts.is_flat() && brings_together(algorithm, world),
+            Way::Flat(algorithm) => brings_together(algorithm, world),
+        };
+        is_rounded(dtype, op) && !together
+    }
+
+    fn combine(
+        &mut self,
+        goal: Goal,
         (dtype, op): (DType, ReduceOp),
         dst: Bytes<'_>,
         src: Bytes<'_>,
     ) -> Result<Verdict, Halt> {
-        let world = self.hosts.everybody.size();
-        let exact = match way {
-            Way::Hierarchical(algorithm) => self.hosts.is_flat() && brings_together(algorithm, world),
-            Way::Flat(algorithm) => brings_together(algorithm, world),
-        };
-        if exact || !is_rounded(dtype, op) {
-            return self.reduce(way, dtype, arithmetic(dtype, op, world as usize), dst, src);
+        let world = self.hosts.everybody().size() as usize;
+        if !self.travels_wide(goal.way, (dtype, op)) {
+            return self.combine_as(goal, dtype, arithmetic(dtype, op, world), dst, src);
         }
         let mut memory = std::mem::take(self.wide);
         let wide = aligned(&mut memory, 2 * src.len());
         widen(dtype, wide, src);
-        let verdict = self.reduce(way, DType::Float32, arithmetic(DType::Float32, op, world as usize), wide, wide);
-        if verdict == Ok(Verdict::Agreed) {
+        let verdict = self.combine_as(goal, DType::Float32, arithmetic(DType::Float32, op, world), wide, wide);
+        if verdict == Ok(Verdict::Agreed) && goal.root.is_none_or(|root| root == self.hosts.rank()) {
             narrow(dtype, dst, wide);
         }
         *self.wide = memory;
         verdict
     }
 
-    fn reduce(
+    fn combine_as(
         &mut self,
-        way: Way,
+        Goal { way, root }: Goal,
         dtype: DType,
         arithmetic: Arithmetic,
         dst: Bytes<'_>,
@@ -191,22 +178,23 @@ impl Session<'_, '_> {
         match way {
             Way::Hierarchical(algorithm) => {
                 let shards = self.hosts.shards(src.len());
-                if self.reduce_scatter(&arithmetic, dst, src, &shards)? == Verdict::Differs {
+                if self.combine_here(&arithmetic, dst, src, &shards)? == Verdict::Differs {
                     return Ok(Verdict::Differs);
                 }
-                let collective = Collective::AllReduce;
+                let host = root.map(|root| self.hosts.find(root).0);
+                let collective = host.map_or(Collective::AllReduce, |host| Collective::Reduce(host as Rank));
                 self.between_hosts(collective, algorithm, (elem, arithmetic), dst, &shards)?;
-                self.all_gather(dst, &shards)?;
+                if host.is_none_or(|host| host == self.hosts.mine().0) {
+                    self.share(dst, &shards)?;
+                }
             }
             Way::Flat(algorithm) => {
-                // Not for the data: ranks of one host that are in different calls find it out before any of it moves.
-                if !self.is_alone() && self.arrive()? == Verdict::Differs {
+                if self.arrive()? == Verdict::Differs {
                     return Ok(Verdict::Differs);
                 }
                 copy(dst, src);
-                let team = self.hosts.everybody.clone();
-                let request = Request { collective: Collective::AllReduce, algorithm, team, elem };
-                self.messages.run(&request, dst, arithmetic, self.header, self.wait)?;
+                let collective = root.map_or(Collective::AllReduce, Collective::Reduce);
+                self.among_all(collective, algorithm, (elem, arithmetic), &Arrays::even(dst))?;
             }
         }
         Ok(Verdict::Agreed)
@@ -216,7 +204,7 @@ impl Session<'_, '_> {
     pub fn broadcast(&mut self, algorithm: Algorithm, root: Rank, array: Bytes<'_>) -> Result<Verdict, Halt> {
         let (host, place) = self.hosts.find(root);
         let shards = self.hosts.shards(array.len());
-        let here = self.hosts.host == host;
+        let here = self.hosts.mine().0 == host;
         if self.is_alone() {
             // Nobody to tell.
         } else if here {
@@ -227,23 +215,20 @@ impl Session<'_, '_> {
         } else if self.arrive()? == Verdict::Differs {
             return Ok(Verdict::Differs);
         }
-        // Bytes are moved, not combined: any reducer will do.
-        let code = (1, arithmetic(DType::UInt8, ReduceOp::BOr, 1));
-        self.between_hosts(Collective::Broadcast(host as Rank), algorithm, code, array, &shards)?;
+        self.between_hosts(Collective::Broadcast(host as Rank), algorithm, bytes(), array, &shards)?;
         if !here {
-            self.all_gather(array, &shards)?;
+            self.share(array, &shards)?;
         }
         Ok(Verdict::Agreed)
     }
 
     /// Returns when every rank has called it.
     pub fn barrier(&mut self, algorithm: Algorithm) -> Result<Verdict, Halt> {
-        if !self.is_alone() && self.arrive()? == Verdict::Differs {
+        if self.arrive()? == Verdict::Differs {
             return Ok(Verdict::Differs);
         }
         let token = [Cell::new(0_u8)];
-        let code = (1, arithmetic(DType::UInt8, ReduceOp::BOr, 1));
-        self.between_hosts(Collective::AllReduce, algorithm, code, &token, &Shards { len: 1, count: 1 })?;
+        self.between_hosts(Collective::AllReduce, algorithm, bytes(), &token, &Shards { len: 1, count: 1 })?;
         if !self.is_alone() {
             self.direct.regroup(self.wait).map_err(Halt::Stop)?;
         }
@@ -254,30 +239,38 @@ impl Session<'_, '_> {
         self.hosts.mine().1.len() == 1
     }
 
-    fn arrive(&mut self) -> Result<Verdict, Halt> {
-        self.direct.barrier(&self.turn, self.wait).map_err(Halt::Stop)
+    /// Not for the data: ranks of one host that are in different calls find it out before any of it moves.
+    pub fn arrive(&mut self) -> Result<Verdict, Halt> {
+        match self.is_alone() {
+            true => Ok(Verdict::Agreed),
+            false => self.direct.barrier(&self.turn, self.wait).map_err(Halt::Stop),
+        }
     }
 
-    fn reduce_scatter(
+    /// Arrives. What this rank owns of `dst` = combination of what all ranks of this host bring.
+    fn combine_here(
         &mut self,
         arithmetic: &Arithmetic,
         dst: Bytes<'_>,
         src: Bytes<'_>,
-        shards: &Shards,
+        parts: &impl Parts,
     ) -> Result<Verdict, Halt> {
         if self.is_alone() {
             copy(dst, src);
             return Ok(Verdict::Agreed);
         }
+        let everybody_is_here = self.hosts.count() == 1;
         let Session { direct, turn, wait, .. } = self;
-        direct.reduce_scatter(turn, wait, &arithmetic.partial, (dst, src), shards).map_err(Halt::Stop)
+        let reducer = if everybody_is_here { &arithmetic.last } else { &arithmetic.partial };
+        direct.reduce_scatter(turn, wait, reducer, (dst, src), parts).map_err(Halt::Stop)
     }
 
-    fn all_gather(&mut self, array: Bytes<'_>, shards: &Shards) -> Result<(), Halt> {
+    /// All ranks of this host get what each of them owns of `array`.
+    fn share(&mut self, array: Bytes<'_>, parts: &impl Parts) -> Result<(), Halt> {
         if self.is_alone() {
             return Ok(());
         }
-        self.direct.all_gather(&self.turn, self.wait, array, shards).map_err(Halt::Stop)
+        self.direct.all_gather(&self.turn, self.wait, array, parts).map_err(Halt::Stop)
     }
 
     /// This rank's shard, with those who hold the same one on other hosts.
@@ -285,16 +278,35 @@ impl Session<'_, '_> {
         &mut self,
         collective: Collective,
         algorithm: Algorithm,
-        (elem, arithmetic): (usize, Arithmetic),
+        code: (usize, Arithmetic),
         array: Bytes<'_>,
         shards: &Shards,
     ) -> Result<(), Halt> {
-        let place = self.hosts.place;
+        let place = self.hosts.place();
         if place >= shards.count {
             return Ok(());
         }
-        let team = self.hosts.teams[place].clone().expect("the j-th rank of a host is in team j");
+        let team = self.hosts.team(place).expect("the j-th rank of a host is in team j").clone();
+        self.by_messages((collective, algorithm, team), code, &Arrays::even(&array[shards.of(place)]))
+    }
+
+    fn among_all(
+        &mut self,
+        collective: Collective,
+        algorithm: Algorithm,
+        code: (usize, Arithmetic),
+        arrays: &Arrays<'_>,
+    ) -> Result<(), Halt> {
+        self.by_messages((collective, algorithm, self.hosts.everybody().clone()), code, arrays)
+    }
+
+    fn by_messages(
+        &mut self,
+        (collective, algorithm, team): (Collective, Algorithm, Team),
+        (elem, arithmetic): (usize, Arithmetic),
+        arrays: &Arrays<'_>,
+    ) -> Result<(), Halt> {
         let request = Request { collective, algorithm, team, elem };
-        self.messages.run(&request, &array[shards.of(place)], arithmetic, self.header, self.wait)
+        self.messages.run(&request, arrays, arithmetic, self.header, self.wait)
     }
 }

@@ -8,8 +8,10 @@
 //! that of recursive to a twentieth, that of the double tree, whose trees hinder each other, to a quarter from four ranks and eight
 //! pieces on.
 
+mod trees;
+
 use super::Model;
-use crate::schedule::{Algorithm, Collective, double_tree};
+use crate::schedule::{Algorithm, Collective};
 
 impl Model {
     /// Seconds until the last rank is done; None if the algorithm does not serve this collective.
@@ -126,7 +128,7 @@ impl Task {
             Collective::ReduceScatter => rows(Row::START, self.reduce),
             Collective::AllGather => rows(Row::START, self.store),
             Collective::Reduce(_) => self.spread(rows(Row::START, self.reduce)),
-            Collective::Broadcast(_) => {
+            _ => {
                 let messages = f64::from(log2(self.world)) * self.model.overhead;
                 rows(Row::START.later(messages + (self.array - self.share) * self.store), self.store)
             }
@@ -142,16 +144,23 @@ impl Task {
         match self.collective {
             Collective::ReduceScatter => reduced,
             Collective::AllGather => there,
+            // The copy of the own chunk comes first, while nothing has arrived yet.
+            Collective::AllToAll => there.later((self.model.gamma * self.share - self.model.alpha).max(0.0)),
             _ => self.spread(reduced),
         }
     }
 
     fn exchange(&self) -> Row {
         let others = f64::from(self.world - 1);
+        let messages = |len, rate| Row::START.later(self.model.alpha + others * self.port(len, rate));
         match self.collective {
-            Collective::Broadcast(_) => Row::START.later(self.model.alpha + others * self.port(self.array, self.store)),
+            Collective::Broadcast(_) => messages(self.array, self.store),
+            Collective::Gather(_) | Collective::Scatter(_) => messages(self.share, self.store),
             Collective::AllReduce if self.world == 2 => self.row(Row::START, 0.0, self.array, self.reduce),
-            _ => Row::START.later(self.model.alpha + others * self.port(self.array, self.reduce)),
+            Collective::Exscan => {
+                messages(self.array, self.store).later((others - 1.0).max(1.0) * self.array * self.model.gamma)
+            }
+            _ => messages(self.array, self.reduce),
         }
     }
 
@@ -167,97 +176,6 @@ impl Task {
         let apart = u32::BITS - (guests - 1).leading_zeros();
         let waits = f64::from(rounds - apart) * self.port(self.array, self.reduce);
         rows(rounds + 1).max(self.row(rows(apart + 1).later(waits), 0.0, self.array, self.store))
-    }
-}
-
-/// Trees.
-impl Task {
-    fn tree(&self) -> Row {
-        match self.collective {
-            Collective::Broadcast(_) => self.binomial(Row::START, self.store),
-            Collective::Reduce(_) => self.binomial(Row::START, self.reduce),
-            _ => self.binomial(self.binomial(Row::START, self.reduce), self.store),
-        }
-    }
-
-    /// The longest path goes down a level or waits while a message is sent to another child, whatever takes longer, as often
-    /// as there are levels; but unless `p` is a power of two no path goes down all of them.
-    fn binomial(&self, from: Row, rate: f64) -> Row {
-        let (hop, port) = (self.hop(self.array, rate), self.port(self.array, rate));
-        let levels = log2(self.world);
-        let waits = match levels - 1 {
-            more if self.world.is_power_of_two() => f64::from(more) * hop.max(port),
-            more => port + f64::from(more - 1) * hop.max(port),
-        };
-        self.row(from, 0.0, self.array, rate).later(waits)
-    }
-
-    fn k_ary(&self, arity: u32, pieces: u32) -> Row {
-        let tree = |from, top, count, rate| self.k_ary_below(from, top, arity, (pieces, count), rate);
-        let up = |top, count| tree(Row::START, top, count, self.reduce);
-        let down = |from, top, count| tree(from, top, count, self.store);
-        match self.collective {
-            Collective::Broadcast(_) => return down(Row::START, 0, pieces),
-            Collective::Reduce(_) => return up(0, pieces),
-            _ => {}
-        }
-        // The root sends the first piece while it still receives others, but its child must have sent all of its own.
-        let (first, all) = (up(0, 1), up(0, pieces));
-        let end = down(first, 0, pieces).max(down(all, 0, 1));
-        match children(0, arity, self.world) {
-            Some(siblings) if children(1, arity, self.world).is_some() => {
-                let len = self.array / f64::from(pieces);
-                let sent = first.later(f64::from(siblings - 1) * self.port(len, self.store));
-                end.max(down(self.row(sent, up(1, pieces).last, len, self.store), 1, pieces))
-            }
-            _ => end,
-        }
-    }
-
-    /// `count` of the pieces from `top` to the leaves below its first child, which is served last, or up from them.
-    fn k_ary_below(&self, from: Row, top: u64, arity: u32, (pieces, count): (u32, u32), rate: f64) -> Row {
-        let len = self.array / f64::from(pieces);
-        if arity == 1 {
-            let levels = u64::from(self.world) - 1 - top;
-            return self
-                .row(from, 0.0, len, rate)
-                .later((levels - 1) as f64 * self.hop(len, rate) + f64::from(count - 1) * self.port(len, rate));
-        }
-        let (mut v, mut row, mut most) = (top, from, 0);
-        while let Some(children) = children(v, arity, self.world) {
-            most = most.max(children);
-            row = self.row(row, 0.0, len, rate).later(f64::from(children - 1) * self.port(len, rate));
-            v = v * u64::from(arity) + 1;
-        }
-        row.later(f64::from(count - 1) * f64::from(most) * self.port(len, rate))
-    }
-
-    fn double_tree(&self, pieces: u32) -> Row {
-        let (world, levels) = match self.collective {
-            Collective::AllReduce => (self.world, log2(self.world)),
-            _ => (self.world - 1, log2(self.world - 1) + 1),
-        };
-        let phase = |from, rate| self.both_trees(from, world, levels, pieces, rate);
-        match self.collective {
-            Collective::Broadcast(_) => phase(Row::START, self.store),
-            Collective::Reduce(_) => phase(Row::START, self.reduce),
-            _ => phase(phase(Row::START, self.reduce), self.store),
-        }
-    }
-
-    /// A rank deals with a piece of both trees in a unit of time; on the way a piece waits for about one of these per level.
-    fn both_trees(&self, from: Row, world: u32, levels: u32, pieces: u32, rate: f64) -> Row {
-        let len = self.array / f64::from(2 * pieces);
-        let (hop, port) = (self.hop(len, rate), self.port(len, rate));
-        let row = self.row(from, 0.0, len, rate);
-        match (self.collective, world) {
-            (Collective::AllReduce, 2) => return row.later(f64::from(pieces - 1) * port),
-            (_, 1) => return row.later(f64::from(2 * pieces - 1) * port),
-            _ => {}
-        }
-        let unit = (2.0 * port).max(hop / f64::from(double_tree::LAG));
-        let waits = if pieces == 1 { 0.5 } else { 1.5 };
-        row.later(port + f64::from(levels - 1) * (hop + waits * port) + f64::from(pieces - 1) * unit)
     }
 }
 
@@ -371,12 +289,6 @@ impl Received {
         let part = if tail > 0.0 { ((bytes - self.head) / tail).clamp(0.0, 1.0) } else { 1.0 };
         self.row.first + part * (self.row.last - self.row.first)
     }
-}
-
-/// How many children `v` has in a k-ary tree; None for a leaf.
-fn children(v: u64, arity: u32, world: u32) -> Option<u32> {
-    let first = v * u64::from(arity) + 1;
-    (first < u64::from(world)).then(|| u64::from(arity).min(u64::from(world) - first) as u32)
 }
 
 /// Rounded up.

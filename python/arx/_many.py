@@ -1,0 +1,313 @@
+"""Many small all-reduces as few large ones: `all_reduce_many` and `coalesce`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from arx import _arx
+from arx._objects import all_gather_object
+from arx.errors import MismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+
+_LARGE = 1 << 20  # bytes; an array of this size or more gains nothing from company, and would be copied
+_SHOWN = 200  # characters of the names in an error
+
+_open = threading.local()
+
+
+def all_reduce_many(
+    xs: Sequence[Any] | Mapping[str, Any],
+    op: str = "sum",
+    *,
+    group: _arx.Group | None = None,
+    algo: str | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Combine each of several arrays over all ranks, in place; small ones share a transfer.
+
+    Args:
+        xs: a list or tuple of arrays, the same number, shapes and dtypes on all ranks; or a dict of them, which ranks
+            match by name whatever the order. What `arx.all_reduce` takes.
+        op: as in `arx.all_reduce`, for all of them.
+        group: instead of the world.
+        algo: as in `arx.all_reduce`.
+        timeout: as in `arx.all_reduce`.
+        name: part of what ranks must agree on.
+        async_op: return at once, with an object like a `Work`; `wait()` returns `xs`.
+
+    Returns:
+        `xs`.
+
+    Raises:
+        MismatchError: names or shapes differ between ranks. Names that not all ranks have are listed; nothing has
+            moved.
+        Exception: as in `arx.all_reduce`.
+    """
+    group = _arx.world() if group is None else group
+    try:
+        arrays, names = _listed(xs)
+    except TypeError as error:
+        raise group._refuse(error) from None
+    if names is not None:
+        _agree(names, group, timeout)
+    settings = {"op": op, "algo": algo, "timeout": timeout}
+    fused = _Fused(arrays, group, settings, _label(arrays, names, name))
+    fused.begin()
+    together = Together(fused, xs)
+    return together if async_op else together.wait()
+
+
+def _listed(xs: Any) -> tuple[list[Any], list[str] | None]:
+    if hasattr(xs, "keys"):
+        wrong = [key for key in xs if not isinstance(key, str)]
+        if wrong:
+            msg = f"all_reduce_many matches arrays by name: keys must be strings, not {type(wrong[0]).__name__}"
+            raise TypeError(msg)
+        names = sorted(xs)
+        return [xs[name] for name in names], names
+    if not isinstance(xs, list | tuple):
+        msg = f"all_reduce_many takes a list, a tuple or a dict of arrays, not {type(xs).__name__}"
+        raise TypeError(msg)
+    return list(xs), None
+
+
+def _digest(words: Sequence[object]) -> bytes:
+    import hashlib
+
+    return hashlib.blake2b("\0".join(map(str, words)).encode(), digest_size=8).digest()
+
+
+def _label(arrays: Sequence[Any], names: Sequence[str] | None, name: str | None) -> str:
+    """Return what ranks must agree on besides the length of all arrays together."""
+    shapes = [f"{getattr(x, 'dtype', '?')}{tuple(getattr(x, 'shape', ()))}" for x in arrays]
+    words = shapes if names is None else [f"{n}: {s}" for n, s in zip(names, shapes, strict=True)]
+    shown = ", ".join(words)
+    shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
+    return f"{name or 'all_reduce_many'} {_digest(words).hex()} of {len(arrays)}: {shown}"
+
+
+def _agree(names: list[str], group: _arx.Group, timeout: float | None) -> None:
+    """Raise on all ranks if names differ, and say which."""
+    import numpy as np
+
+    mine = np.frombuffer(_digest([len(names), *names]), np.uint64)
+    if len(set(group.all_gather(mine, timeout=timeout, name="names of all_reduce_many").tolist())) == 1:
+        return
+    everybody = [set(theirs) for theirs in all_gather_object(names, group=group, timeout=timeout)]
+    common = set.intersection(*everybody)
+    extra = {rank: sorted(theirs - common) for rank, theirs in enumerate(everybody) if theirs != common}
+    words = "; ".join(f"rank {rank} has {', '.join(map(repr, theirs))}" for rank, theirs in extra.items())
+    msg = f"all_reduce_many: ranks have different names. Besides the {len(common)} that all of them have, {words}"
+    raise MismatchError(msg)
+
+
+class _Fused:
+    """Arrays of one dtype after another, each with its place in the array that is reduced for them."""
+
+    def __init__(self, arrays: Sequence[Any], group: _arx.Group, settings: dict[str, Any], label: str) -> None:
+        self._group, self._settings, self._label = group, settings, label
+        self._works: list[_arx.Work] = []
+        self._unpack: list[tuple[Any, Any]] = []
+        self._views = [(x, _numpy(x)) for x in arrays]
+        self._done = False
+
+    def begin(self) -> None:
+        """Begin the calls."""
+        import numpy as np
+
+        small: dict[str, list[Any]] = {}
+        for x, view in self._views:
+            if view is None or view.nbytes >= _LARGE:
+                self._reduce(x)
+            else:
+                small.setdefault(view.dtype.str + view.dtype.name, []).append(view)
+        for views in small.values():
+            if len(views) == 1:
+                self._reduce(views[0])
+                continue
+            flat = np.empty(sum(view.size for view in views), views[0].dtype)
+            at = 0
+            for view in views:
+                place = flat[at : at + view.size].reshape(view.shape)
+                place[...] = view
+                self._unpack.append((view, place))
+                at += view.size
+            self._reduce(flat)
+
+    def _reduce(self, x: Any) -> None:
+        self._works.append(self._group.all_reduce(x, **self._settings, name=self._label, async_op=True))
+
+    @property
+    def works(self) -> list[_arx.Work]:
+        return self._works
+
+    def finish(self) -> None:
+        """Put the results where they belong, once all calls are done."""
+        if not self._done:
+            self._done = True
+            for view, place in self._unpack:
+                view[...] = place
+
+
+def _numpy(x: Any) -> Any:
+    """Return `x` as a numpy array on the same memory; None if it may not be written, or numpy lacks its dtype."""
+    import numpy as np
+
+    if isinstance(x, np.ndarray):
+        return x if x.flags.writeable and not isinstance(x, np.ma.MaskedArray) and not x.dtype.hasobject else None
+    if hasattr(x, "data_ptr") and hasattr(x, "numpy"):
+        try:
+            return x.detach().numpy()
+        except (TypeError, RuntimeError):
+            return None
+    return None
+
+
+class Together:
+    """Several calls that are waited for together; what `Work` has, it has."""
+
+    def __init__(self, fused: _Fused, result: Any) -> None:
+        """Wait for `fused`, and return `result`."""
+        self._fused, self._result = fused, result
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """As `Work.wait`."""
+        from arx._work import wait_all
+
+        wait_all(self._fused.works, timeout)
+        self._fused.finish()
+        return self._result
+
+    result = wait
+
+    def done(self) -> bool:
+        """As `Work.done`."""
+        return all(work.done() for work in self._fused.works)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As `Work.exception`."""
+        try:
+            self.wait(timeout)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and not self.done():
+                raise
+            return error
+        return None
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """As `Work.add_done_callback`."""
+        left = threading.Semaphore(len(self._fused.works) - 1) if self._fused.works else None
+        if left is None:
+            fn(self)
+            return
+
+        def one(_: _arx.Work) -> None:
+            if not left.acquire(blocking=False):
+                fn(self)
+
+        for work in self._fused.works:
+            work.add_done_callback(one)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Await all of them."""
+        for work in self._fused.works:
+            yield from work.__await__()
+        return self.wait()
+
+
+@contextlib.contextmanager
+def coalesce() -> Iterator[None]:
+    """Put off the calls of `all_reduce` in the block, and do them together when it ends: small arrays share transfers.
+
+    In the block a call returns its array at once, with its old content; with `async_op` it returns an object whose
+    `wait()` is allowed after the block. All ranks make the same calls in the same order. Other collectives in the block
+    are not put off.
+
+    If the block raises, nothing is done, and the other ranks get `MismatchError`.
+
+    >>> with arx.coalesce():  # doctest: +SKIP
+    ...     for gradient in gradients:
+    ...         arx.all_reduce(gradient, "avg")
+    """
+    if getattr(_open, "calls", None) is not None:
+        yield  # the outer block does it all
+        return
+    calls: list[_PutOff] = []
+    _open.calls = calls
+    _arx._coalescing(1)
+    try:
+        yield
+    except BaseException as error:
+        for group in {call.group for call in calls}:
+            if isinstance(error, Exception):
+                group._refuse(error)
+        raise
+    finally:
+        _open.calls = None
+        _arx._coalescing(-1)
+    _do(calls)
+
+
+class _PutOff:
+    """One call of a block."""
+
+    def __init__(self, group: _arx.Group, x: Any, arguments: dict[str, Any]) -> None:
+        self.group, self.x, self.out = group, x, arguments.pop("out")
+        self.later = arguments.pop("async_op")
+        self.arguments = arguments
+        self.is_done = False
+
+    @property
+    def array(self) -> Any:
+        return self.x if self.out is None else self.out
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def wait(self, timeout: float | None = None) -> Any:
+        del timeout
+        if not self.is_done:
+            msg = "this call was put off by arx.coalesce(): it may be waited for when its block has ended"
+            raise RuntimeError(msg)
+        return self.array
+
+    result = wait
+
+
+def put_off(group: _arx.Group, x: Any, arguments: dict[str, Any]) -> Any:
+    """Keep a call for the end of its block; None if this thread is in no block. Called by the core."""
+    calls = getattr(_open, "calls", None)
+    if calls is None:
+        return None
+    call = _PutOff(group, x, arguments)
+    calls.append(call)
+    return call if call.later else call.array
+
+
+def _do(calls: list[_PutOff]) -> None:
+    """Do the calls of a block, those alike together, in the order in which their kinds first came."""
+    alike: dict[Any, list[_PutOff]] = {}
+    for call in calls:
+        key = (id(call.group), *(str(call.arguments[name]) for name in ("op", "algo", "timeout")))
+        alike.setdefault(key, []).append(call)
+    for some in alike.values():
+        first = some[0]
+        names = [str(call.arguments["name"]) for call in some]
+        arrays = []
+        for call in some:
+            if call.out is not None and call.out is not call.x:
+                call.out[...] = call.x
+            arrays.append(call.array)
+        settings = {name: first.arguments[name] for name in ("op", "algo", "timeout")}
+        label = _label(arrays, None if set(names) == {"None"} else names, "coalesce")
+        fused = _Fused(arrays, first.group, settings, label)
+        fused.begin()
+        Together(fused, None).wait()
+        for call in some:
+            call.is_done = True

@@ -1,0 +1,202 @@
+//! The collectives as methods of a group: what the functions of the module do, without looking for the group.
+
+use pyo3::prelude::*;
+
+use super::axes;
+use super::calls;
+use super::explanation::Explanation;
+use super::group::Group;
+use super::options::Options;
+use super::reduce::Reduce;
+use crate::communicator::Collective;
+
+type Any<'py> = Bound<'py, PyAny>;
+
+#[pymethods]
+impl Group {
+    /// As the function `arx.all_reduce`, in this group.
+    #[pyo3(signature = (x, op = None, *, out = None, algo = None, timeout = None, name = None, async_op = false))]
+    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
+    fn all_reduce<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        op: Option<Any<'py>>,
+        out: Option<Any<'py>>,
+        algo: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Any<'py>> {
+        Group::combine(slf, Reduce { x, op, out, options: Options { algo, timeout, name, later: async_op } })
+    }
+
+    /// As the function `arx.broadcast`, in this group.
+    #[pyo3(signature = (x, root = None, *, timeout = None, name = None, async_op = false))]
+    fn broadcast<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        root: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options::new(timeout, name, async_op);
+        Group::call(slf, async_op, |group| calls::broadcast(group, (&x, root.as_ref()), &options))
+    }
+
+    /// As the function `arx.barrier`, in this group.
+    #[pyo3(signature = (*, timeout = None, async_op = false))]
+    fn barrier(slf: &Bound<'_, Self>, timeout: Option<Any<'_>>, async_op: bool) -> PyResult<Py<PyAny>> {
+        let options = Options::new(timeout, None, async_op);
+        Group::call(slf, async_op, |_| calls::barrier(&options))
+    }
+
+    /// As the function `arx.explain`, in this group.
+    #[pyo3(signature = (x, op = None, *, algo = None))]
+    fn explain(&self, x: Any<'_>, op: Option<Any<'_>>, algo: Option<Any<'_>>) -> PyResult<Explanation> {
+        self.explanation(x, op, algo)
+    }
+
+    /// As the function `arx.reduce`, in this group.
+    #[pyo3(signature = (x, root = None, op = None, *, out = None, algo = None, timeout = None, name = None, async_op = false))]
+    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
+    fn reduce<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        root: Option<Any<'py>>,
+        op: Option<Any<'py>>,
+        out: Option<Any<'py>>,
+        algo: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options { algo, timeout, name, later: async_op };
+        Group::call(slf, async_op, |group| {
+            calls::reduce(group, (&x, root.as_ref(), op.as_ref(), out.as_ref()), &options)
+        })
+    }
+
+    /// As the function `arx.all_gather`, in this group.
+    #[pyo3(signature = (x, *, out = None, axis = None, timeout = None, name = None, async_op = false))]
+    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
+    fn all_gather<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        out: Option<Any<'py>>,
+        axis: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options::new(timeout, name, async_op);
+        axes::all_gather(slf, (x, out, axis), &options)
+    }
+
+    /// As the function `arx.gather`, in this group.
+    #[pyo3(signature = (x, root = None, *, out = None, axis = None, timeout = None, name = None, async_op = false))]
+    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
+    fn gather<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        root: Option<Any<'py>>,
+        out: Option<Any<'py>>,
+        axis: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options::new(timeout, name, async_op);
+        axes::gather(slf, root, (x, out, axis), &options)
+    }
+
+    /// As the function `arx.scatter`, in this group.
+    #[pyo3(signature = (x = None, root = None, *, out = None, timeout = None, name = None, async_op = false))]
+    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
+    fn scatter<'py>(
+        slf: &Bound<'py, Self>,
+        x: Option<Any<'py>>,
+        root: Option<Any<'py>>,
+        out: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options::new(timeout, name, async_op);
+        axes::scatter(slf, (x, root, out), &options)
+    }
+
+    /// As the function `arx.reduce_scatter`, in this group.
+    #[pyo3(signature = (x, op = None, *, out = None, counts = None, timeout = None, name = None, async_op = false))]
+    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
+    fn reduce_scatter<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        op: Option<Any<'py>>,
+        out: Option<Any<'py>>,
+        counts: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options::new(timeout, name, async_op);
+        Group::call(slf, async_op, |group| {
+            calls::reduce_scatter(group, (&x, op.as_ref(), out.as_ref(), counts.as_ref()), &options)
+        })
+    }
+
+    /// As the function `arx.all_to_all`, in this group.
+    #[pyo3(signature = (x, *, out = None, send_counts = None, recv_counts = None, timeout = None, name = None, async_op = false))]
+    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
+    fn all_to_all<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        out: Option<Any<'py>>,
+        send_counts: Option<Any<'py>>,
+        recv_counts: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options::new(timeout, name, async_op);
+        Group::call(slf, async_op, |group| {
+            calls::all_to_all(group, (&x, out.as_ref()), (send_counts.as_ref(), recv_counts.as_ref()), &options)
+        })
+    }
+
+    /// As the function `arx.scan`, in this group.
+    #[pyo3(signature = (x, op = None, *, out = None, timeout = None, name = None, async_op = false))]
+    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
+    fn scan<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        op: Option<Any<'py>>,
+        out: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options::new(timeout, name, async_op);
+        Group::call(slf, async_op, |group| {
+            calls::combine(group, Collective::Scan, (&x, op.as_ref(), out.as_ref()), &options)
+        })
+    }
+
+    /// As the function `arx.exscan`, in this group.
+    #[pyo3(signature = (x, op = None, *, out = None, timeout = None, name = None, async_op = false))]
+    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
+    fn exscan<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        op: Option<Any<'py>>,
+        out: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        name: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options::new(timeout, name, async_op);
+        Group::call(slf, async_op, |group| {
+            calls::combine(group, Collective::Exscan, (&x, op.as_ref(), out.as_ref()), &options)
+        })
+    }
+}

@@ -1,0 +1,52 @@
+//! What every collective takes beside its arrays.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use super::arguments;
+use super::arrays::Kind;
+use super::task::What;
+use crate::communicator::{Algorithm, Collective};
+
+/// As it was passed.
+#[derive(Default)]
+pub struct Options<'py> {
+    pub algo: Option<Bound<'py, PyAny>>,
+    pub timeout: Option<Bound<'py, PyAny>>,
+    pub name: Option<Bound<'py, PyAny>>,
+    /// The call returns at once, with a `Work`.
+    pub later: bool,
+}
+
+/// The same, checked.
+pub struct Checked {
+    algorithm: Algorithm,
+    timeout: Option<Duration>,
+    name: Option<String>,
+}
+
+impl<'py> Options<'py> {
+    pub fn new(timeout: Option<Bound<'py, PyAny>>, name: Option<Bound<'py, PyAny>>, later: bool) -> Options<'py> {
+        Options { timeout, name, later, ..Options::default() }
+    }
+
+    pub fn check(&self, default: Algorithm) -> PyResult<Checked> {
+        Ok(Checked {
+            algorithm: arguments::algorithm(self.algo.as_ref(), default)?,
+            timeout: arguments::timeout(self.timeout.as_ref())?,
+            name: arguments::text("name", self.name.as_ref())?.map(str::to_owned),
+        })
+    }
+}
+
+impl Checked {
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    pub fn what(self, collective: Collective, kind: Kind, shape: &[usize]) -> What {
+        let Checked { algorithm, timeout, name } = self;
+        What { collective, kind, shape: shape.to_vec(), counts: Vec::new(), algorithm, name, timeout }
+    }
+}

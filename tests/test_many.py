@@ -1,0 +1,236 @@
+"""Several arrays in one call: `all_reduce_many`, `coalesce`, and the call that is planned once."""
+
+import asyncio
+
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from rankside import assert_refused, check_usable, outcome
+
+import arx
+
+DTYPES = ("float32", "float64", "int32", "bfloat16", "bool")
+
+
+def arrays(rank, large=False):
+    """Some of each dtype, of several shapes and layouts, distinct everywhere."""
+    made = []
+    for k in range(15):
+        name = DTYPES[k % len(DTYPES)]
+        count = [0, 1, 6, 240, 3000][k % 5 if k % 2 else (k + 2) % 5]
+        x = oracle.exact("sum", name, count, rank, seed=k)
+        made.append(np.repeat(x, 2)[::2] if k % 3 == 0 else x.reshape(-1, 3) if count % 3 == 0 else x.copy())
+    if large:
+        made.append(oracle.exact("sum", "float32", 300_000, rank, seed=99))
+    return made
+
+
+def totals(size, large=False):
+    every = [arrays(rank, large) for rank in range(size)]
+    return [oracle.expected("sum", [np.ascontiguousarray(x[k]) for x in every]) for k in range(len(every[0]))]
+
+
+def lists(kind):
+    world = arx.world()
+    xs = kind(arrays(world.rank, large=True))
+    want = totals(world.size, large=True) if world.size > 1 else arrays(0, large=True)
+    assert arx.all_reduce_many(xs) is xs
+    for k, (x, total) in enumerate(zip(xs, want, strict=True)):
+        oracle.check(np.ascontiguousarray(x), np.ascontiguousarray(total), f"array {k}")
+    assert arx.all_reduce_many(kind([])) == kind([])
+    check_usable()
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_lists(ranks, p, kind):
+    ranks(p).run(lists, kind)
+
+
+def dicts():
+    world = arx.world()
+    names = [f"layer{k}" for k in range(8)]
+    if world.rank % 2:
+        names.reverse()  # ranks build their dicts in different orders
+    xs = {name: np.full(10 + int(name[5:]), world.rank + 1.0 + int(name[5:])) for name in names}
+    assert arx.all_reduce_many(xs, "avg") is xs
+    mean = (world.size + 1) / 2
+    for name, x in xs.items():
+        assert (x == mean + int(name[5:])).all(), name
+
+
+def test_dicts_are_matched_by_name(ranks):
+    ranks(1).run(dicts)
+    ranks(3).run(dicts)
+
+
+def an_extra_name():
+    world = arx.world()
+    xs = {"a": np.ones(2), "b": np.ones(3)} | ({"only here": np.ones(1)} if world.rank == 1 else {})
+    refusal = outcome(arx.all_reduce_many, xs)
+    check_usable()
+    assert (xs["a"] == 1).all()
+    return refusal
+
+
+@pytest.mark.parametrize("where", ["3", "h0 h1"])
+def test_a_name_that_not_all_have_is_listed(crew, where):
+    for refusal in crew(where).run(an_extra_name):
+        assert_refused(refusal, "MismatchError", "rank 1", "'only here'")
+
+
+def test_a_name_that_not_all_have_is_listed_on_one_host(ranks):
+    for refusal in ranks(3).run(an_extra_name):
+        assert_refused(refusal, "MismatchError", "rank 1", "'only here'")
+
+
+def unlike():
+    world = arx.world()
+    shapes = [(2, 3), (4,)] if world.rank == 0 else [(3, 2), (4,)]  # as long together
+    refusal = outcome(arx.all_reduce_many, [np.ones(shape) for shape in shapes])
+    check_usable()
+    return refusal
+
+
+def test_shapes_that_differ(ranks):
+    for refusal in ranks(2).run(unlike):
+        assert_refused(refusal, "MismatchError", "(2, 3)", "(3, 2)")
+
+
+def wrong():
+    world = arx.world()
+    for xs, kind in ((3.0, "TypeError"), ({1: np.ones(2)}, "TypeError"), ([np.ones(2), "x"], "TypeError")):
+        refusal = outcome(arx.all_reduce_many, xs if world.rank == 0 else [np.ones(2)])
+        if world.rank == 0:
+            assert_refused(refusal, kind)
+        else:
+            assert_refused(refusal, "MismatchError")
+        check_usable()
+
+
+def test_what_is_no_list_of_arrays(ranks):
+    ranks(2).run(wrong)
+
+
+def later():
+    world = arx.world()
+    xs = arrays(world.rank)
+    together = arx.all_reduce_many(xs, async_op=True)
+    seen = []
+    together.add_done_callback(lambda t: seen.append(t.done()))
+    assert together.wait() is xs
+    assert together.done()
+    assert together.exception() is None
+    for x, total in zip(xs, totals(world.size), strict=True):
+        oracle.check(np.ascontiguousarray(x), np.ascontiguousarray(total), "later")
+
+    async def main():
+        ys = [np.ones(3), np.ones(4)]
+        return await arx.all_reduce_many(ys, async_op=True)
+
+    assert [y.tolist() for y in asyncio.run(main())] == [[world.size] * 3, [world.size] * 4]
+
+
+def test_without_waiting(ranks):
+    ranks(2).run(later)
+
+
+def fewer_calls():
+    """How many calls of the group ten arrays take."""
+    xs = [np.ones(10, np.float32) for _ in range(10)]
+    refusal = outcome(arx.all_reduce, np.ones(2 + arx.rank()))
+    arx.all_reduce_many(xs)
+    again = outcome(arx.all_reduce, np.ones(2 + arx.rank()))
+    first, second = (int(r.text.split("call #")[1].split()[0]) for r in (refusal, again))
+    return second - first - 1
+
+
+def test_small_arrays_share_a_call(ranks):
+    assert ranks(2).run(fewer_calls) == [1, 1]
+
+
+def coalesced():
+    world = arx.world()
+    xs, out = arrays(world.rank), np.zeros(7)
+    want = totals(world.size)
+    with arx.coalesce():
+        for x in xs:
+            before = x.copy()
+            assert arx.all_reduce(x) is x
+            assert x.tobytes() == before.tobytes(), "not yet"
+        work = arx.all_reduce(np.full(7, 2.0), out=out, async_op=True)
+        assert not work.done()
+        assert_refused(outcome(work.wait), "RuntimeError", "coalesce")
+        with arx.coalesce():  # belongs to the outer one
+            y = arx.all_reduce(np.full(3, world.rank + 1.0), "max")
+        assert (y == world.rank + 1).all()
+    for k, (x, total) in enumerate(zip(xs, want, strict=True)):
+        oracle.check(np.ascontiguousarray(x), np.ascontiguousarray(total), f"array {k}")
+    assert work.wait() is out
+    assert (out == 2.0 * world.size).all()
+    assert (y == world.size).all()
+    z = np.ones(2)
+    arx.all_reduce(z)
+    assert (z == world.size).all(), "the block has ended"
+
+
+def test_coalesce(ranks):
+    ranks(2).run(coalesced)
+    ranks(3).run(coalesced)
+
+
+def a_block_that_raises():
+    world = arx.world()
+
+    def block():
+        with arx.coalesce():
+            arx.all_reduce(np.ones(3))
+            if world.rank == 0:
+                raise KeyError("mine")
+
+    refusal = outcome(block)
+    check_usable()
+    return refusal
+
+
+def test_a_block_that_raises_on_one_rank(ranks):
+    first, *others = ranks(3).run(a_block_that_raises)
+    assert_refused(first, "KeyError", "mine")
+    for refusal in others:
+        assert_refused(refusal, "MismatchError", "KeyError")
+
+
+def planned(memory):
+    world = arx.world()
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        for count in (1, 300, 100_000):
+            x = arx.empty(count, dtype) if memory == "symmetric" else np.empty(count, dtype)
+            y = np.zeros(2 * count, dtype)[::2]
+            here, there = arx.plan_all_reduce(x), arx.plan_all_reduce(x, "max", out=y)
+            for step in range(3):
+                x[:] = world.rank + step
+                assert there() is y
+                assert (y == dtype(world.size - 1 + step)).all()
+                assert here() is x
+                assert (x == dtype(sum(range(world.size)) + world.size * step)).all()
+    assert_refused(outcome(arx.plan_all_reduce, np.ones(2), "nope"), "ValueError", "nope")
+    check_usable()
+
+
+@pytest.mark.parametrize("memory", ["private", "symmetric"])
+def test_a_plan_does_the_same_call_again(ranks, memory):
+    ranks(2).run(planned, memory)
+    ranks(3).run(planned, memory)
+
+
+def plans_that_differ():
+    plan = arx.plan_all_reduce(np.ones(2 + arx.rank()))  # nobody is asked yet
+    refusal = outcome(plan)
+    check_usable()
+    return refusal
+
+
+def test_plans_that_differ_are_found_out_when_called(ranks):
+    for refusal in ranks(2).run(plans_that_differ):
+        assert_refused(refusal, "MismatchError", "(2,)", "(3,)")
