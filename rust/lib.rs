@@ -13,7 +13,7 @@
 //!           ┌──────────┴──────────────────┐
 //!    DIRECT path (one host)        MESSAGE path (any two ranks)
 //!    direct/  lines · staged ·     messages ─► select ─► schedule/ ─► plan/ ─► engine/
-//!      symmetric · crowd · shards                pure: no I/O, no clock           │ the only loop that moves data
+//!      symmetric · crowd · deal                  pure: no I/O, no clock           │ the only loop that moves data
 //!           │                                                                     ▼
 //!        arena/  one shared memfd                                          transport/  tcp · shm · mem
 //!           └──────────┬──────────────────┘

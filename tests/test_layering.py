@@ -30,7 +30,7 @@ ROOMS = {
     # Of `schedule` only the words for buffers and for what happens with what is received.
     "engine": {"error", "kernels", "plan", "schedule", "transport", "wait"},
     "health": {"admission", "arena", "error", "sync", "transport", "wait"},
-    "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},
+    "direct": {"arena", "blocks", "dtype", "error", "kernels", "sync", "wait"},
     "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
     "hierarchy": {"blocks", "direct", "dtype", "engine", "error", "kernels", "messages", "plan", "schedule", "wait"},
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.

@@ -4,7 +4,8 @@
 //! counter and, unless it is the last, gives up the core until the call is done. The last one looks at all arrivals,
 //! combines small arrays once for everybody, and rings one bell: one switch a rank and call, no matter how many ranks.
 //! Up to 1 KiB they come with the arrival, up to `COMBINED` through the rings. Larger ones go through `staged` or
-//! `symmetric`, after such a meeting: there the work of one core for all would take longer than the switches.
+//! `symmetric`, after such a meeting: there the work of one core for all would take longer than the switches. In the other
+//! collectives ranks end with different things, which each of them takes itself after the meeting.
 
 use crate::kernels::{self, Bytes, Reducer};
 use crate::wait::{Stop, Wait};

@@ -8,6 +8,8 @@
 //!   staged     private arrays: chunk by chunk through each rank's staging ring, copying one chunk while the next is reduced
 //!   symmetric  large arrays made by `arx.empty`: each rank combines its part straight out of, and into, everybody's array
 //!   shards     a host's part in a collective that spans hosts
+//! all other collectives are one: who shows what to whom, and what is taken of it (`deal`), through the same lines, rings
+//!   (`rounds`) and arrays (`in_place`)
 //! in a crowd (more ranks than cores) the last to arrive looks at all lines, and combines arrays up to 32 KiB, for everybody
 //! ```
 //! Every path combines contributions in rank order and computes each element either once, or on every rank by the same
