@@ -14,8 +14,8 @@ pub struct Choice {
 /// From so many ranks on nobody sends to everybody at once: the messages of one step would fill buffers and tables.
 const CROWDED: u32 = 17;
 
-/// Below this, a sum whose order matters takes few steps among very many ranks; a constant, so that it does not depend on what was
-/// measured.
+/// Below this, a sum whose order matters takes few steps among very many ranks, a constant, so that it does not depend on what was
+/// measured; and blocks for or from one rank may go along a tree.
 const SMALL: usize = 64 << 10;
 
 /// What the result of a reduction depends on, besides its operands.
@@ -47,6 +47,8 @@ pub fn choices(model: &Model, collective: Collective, world: u32, bytes: usize, 
             Order::Fixed | Order::Together => vec![Algorithm::Pairwise],
         },
         Collective::AllGather => vec![Algorithm::Recursive, Algorithm::Ring, Algorithm::Pairwise],
+        // The root's port is what much takes time at, and on a tree half of it would pass through one other rank's memory.
+        Collective::Gather(_) | Collective::Scatter(_) if bytes >= SMALL => vec![Algorithm::Exchange],
         Collective::Gather(_) | Collective::Scatter(_) => vec![Algorithm::Exchange, Algorithm::Tree],
         Collective::AllToAll => vec![Algorithm::Pairwise],
         Collective::Scan | Collective::Exscan => direct.into_iter().chain([Algorithm::CHAIN]).collect(),
