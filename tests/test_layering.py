@@ -28,6 +28,7 @@ ROOMS = {
     "admission": {"error", "transport", "wait"},
     # Of `schedule` only the words for buffers and for what happens with what is received.
     "engine": {"error", "kernels", "plan", "schedule", "transport", "wait"},
+    "post": {"error", "kernels", "transport"},
     "health": {"admission", "arena", "error", "sync", "transport", "wait"},
     "direct": {"arena", "dtype", "error", "kernels", "sync", "wait"},
     "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
@@ -37,7 +38,7 @@ ROOMS = {
     # It puts the rooms together.
     "communicator": {
         *("admission", "arena", "direct", "dtype", "engine", "error", "health", "hierarchy", "kernels", "machine"),
-        *("messages", "rendezvous", "schedule", "select", "sync", "transport", "wait"),
+        *("messages", "post", "rendezvous", "schedule", "select", "sync", "transport", "wait"),
     },
     # Of `direct` only the names of the algorithms, of `arena` only a piece of memory for a symmetric array.
     "python": {"arena", "communicator", "direct", "dtype", "error", "kernels", "wait"},
