@@ -26,6 +26,7 @@ mod pipes;
 mod probe;
 mod remote;
 mod roll;
+mod undelivered;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
