@@ -12,9 +12,9 @@
 //!                  hierarchy     ranks of one host by memory, hosts by messages
 //!           ┌──────────┴──────────────────┐
 //!    DIRECT path (one host)        MESSAGE path (any two ranks)
-//!    direct/  lines · staged ·     messages ─► select ─► schedule/ ─► plan/ ─► engine/
-//!      symmetric · crowd · deal                  pure: no I/O, no clock           │ the only loop that moves data
-//!           │                                                                     ▼
+//!    direct/  lines · staged ·     messages ─► select ─► schedule/ ─► plan/ ─► engine/        post/ (send, recv)
+//!      symmetric · crowd · deal                  pure: no I/O, no clock           │ the loop        │
+//!           │                                                                     ▼  of collectives ▼
 //!        arena/  one shared memfd                                          transport/  tcp · shm · mem
 //!           └──────────┬──────────────────┘
 //!        kernels/   wait   health/ (who is alive)   rendezvous/ (how ranks meet)   admission/ (who gets in)

@@ -1,6 +1,6 @@
 //! Who gets in, and who does not: the handshake as bytes in and bytes out.
 
-use arx::admission::{Channel, Claim, Handshake, Key, Nonce, Refusal};
+use arx::admission::{Channel, Claim, GroupId, Handshake, Key, Nonce, Refusal};
 use proptest::prelude::*;
 
 const CONTROL: Claim = Claim { from: 3, to: 0, channel: Channel::Control };
@@ -48,12 +48,15 @@ fn meet(dialler: &Key, accepter: &Key, claim: Claim, me: u32) -> [Outcome; 2] {
 
 #[test]
 fn the_same_secret_opens_in_pieces_of_any_size() {
-    for channel in [Channel::Control, Channel::Data(0), Channel::Data(7), Channel::Data(u16::MAX)] {
+    let group = GroupId { list: u64::MAX - 4, number: 1 << 40 };
+    let of_all = [Channel::Control, Channel::Data(0), Channel::Data(7), Channel::Data(u16::MAX)];
+    let of_groups = [Channel::Group(group, 3), Channel::Post(group), Channel::Post(GroupId::default())];
+    for channel in of_all.into_iter().chain(of_groups) {
         let claim = Claim { from: 9, to: 4, channel };
-        for most in [1, 2, 7, 31, 48, 71, 72, 1000] {
+        for most in [1, 2, 7, 31, 48, 87, 88, 1000] {
             let (outcomes, said) = talk(&mut dial(&key(), claim, 1), &mut accept(&key(), 4, 2), most);
             assert_eq!(outcomes, [Some(Ok(claim)), Some(Ok(claim))]);
-            assert_eq!(said.map(|s| s.len()), [72 + 32, 48 + 40]);
+            assert_eq!(said.map(|s| s.len()), [88 + 32, 48 + 40]);
         }
     }
 }
@@ -104,7 +107,7 @@ fn a_claim_changed_on_the_way_is_found_out() {
 
 #[test]
 fn a_changed_byte_anywhere_opens_nothing() {
-    for (side, length) in [(0, 72 + 32), (1, 48 + 40)] {
+    for (side, length) in [(0, 88 + 32), (1, 48 + 40)] {
         for at in 0..length {
             let (mut dialler, mut accepter) = (dial(&key(), CONTROL, 1), accept(&key(), 0, 2));
             let mut sent = [0; 2];
@@ -137,8 +140,8 @@ fn a_recorded_conversation_opens_nothing_later() {
     assert_eq!(outcomes, [Some(Ok(CONTROL)); 2]);
     // To an accepter, which has another nonce by now.
     let mut accepter = accept(&key(), 0, 3);
-    accepter.take(&dialled[..72]);
-    accepter.take(&dialled[72..]);
+    accepter.take(&dialled[..88]);
+    accepter.take(&dialled[88..]);
     assert_eq!(accepter.outcome(), Some(Err(Refusal::WrongProof)));
     // To a dialler.
     let mut dialler = dial(&key(), CONTROL, 4);

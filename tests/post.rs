@@ -228,7 +228,9 @@ fn a_letter_that_is_too_long_is_dropped_and_the_next_one_is_not() {
         let mut dice = Dice(len as u64);
         let ask = |all: &mut Vec<Person>| [0, 1].map(|_| all[0].recv(Some(2), Some(5), 10));
         let asked = if early { None } else { Some(ask(&mut all)) };
-        texts.iter().for_each(|text| drop(all[2].send(0, 5, text)));
+        for text in &texts {
+            all[2].send(0, 5, text);
+        }
         settle(&mut all, &mut dice);
         let [first, second] = asked.unwrap_or_else(|| ask(&mut all));
         settle(&mut all, &mut dice);
@@ -251,7 +253,9 @@ fn nobody_is_kept_waiting_by_a_talkative_neighbour() {
     for _ in 0..90 {
         let ticket = all[0].recv(None, None, 40);
         let status = loop {
-            all.iter_mut().for_each(|person| drop(person.progress()));
+            for person in &mut all {
+                person.progress();
+            }
             if let Some(outcome) = all[0].test(ticket) {
                 break outcome.expect("well");
             }

@@ -29,6 +29,7 @@ ROOMS = {
     "admission": {"error", "transport", "wait"},
     # Of `schedule` only the words for buffers and for what happens with what is received.
     "engine": {"error", "kernels", "plan", "schedule", "transport", "wait"},
+    "post": {"error", "kernels", "transport"},
     "health": {"admission", "arena", "error", "sync", "transport", "wait"},
     "direct": {"arena", "blocks", "dtype", "error", "kernels", "sync", "wait"},
     "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
@@ -38,10 +39,11 @@ ROOMS = {
     # It puts the rooms together.
     "communicator": {
         *("admission", "arena", "blocks", "direct", "dtype", "engine", "error", "health", "hierarchy", "kernels"),
-        *("machine", "messages", "rendezvous", "schedule", "select", "sync", "transport", "wait"),
+        *("machine", "messages", "post", "rendezvous", "schedule", "select", "sync", "transport", "wait"),
     },
+    "progress": {"communicator", "error", "wait"},
     # Of `direct` only the names of the algorithms, of `arena` only a piece of memory for a symmetric array.
-    "python": {"arena", "communicator", "direct", "dtype", "error", "kernels", "wait"},
+    "python": {"arena", "blocks", "communicator", "direct", "dtype", "error", "kernels", "progress", "wait"},
 }
 UNSAFE_FILES = {
     "arena/segment.rs",
@@ -52,6 +54,7 @@ UNSAFE_FILES = {
     "transport/tcp/sockets.rs",
     "python/arrays.rs",
     "python/dlpack.rs",
+    "python/held.rs",
     "python/host.rs",
     "python/interface.rs",
     "python/memory.rs",
@@ -66,8 +69,16 @@ MODULES = {
     "_memory": {"_arx"},
     "_groups": {"_arx"},
     "functional": {"_arx"},
+    "_work": {"_arx"},
+    "_objects": {"_arx"},
+    "_many": {"_arx", "_objects", "_work", "errors"},
+    "_sharded": {"_arx", "_memory"},
+    "_bucketer": {"_arx", "_memory"},
     "_world": {"_arx", "errors", "launch"},
-    "": {"_arx", "_groups", "_memory", "_operations", "_world", "errors", "functional"},
+    "": {
+        *("_arx", "_bucketer", "_groups", "_many", "_memory", "_objects", "_operations", "_sharded", "_work", "_world"),
+        *("errors", "functional"),
+    },
     "_testing_rank": {""},
     "testing": {"_testing_rank"},
     "tune": {"", "_world"},

@@ -412,33 +412,29 @@ def test_nobody_is_left_who_could_send(env):
     assert 2 in first.result.ranks or 1 in first.result.ranks
 
 
-def leaves(say, env):
+def leaves(say, env, gone):
     world = joined(say, env)
     if world.rank == 1:
         arx.send(np.array([4.0]), 0)
         return None
+    while not gone.exists():
+        time.sleep(0.01)
     out = np.zeros(1)
-    while not say_gone(world):
-        time.sleep(0.05)
-        break
     status = arx.recv(out, 1)
     assert (status.source, out[0]) == (1, 4.0), "what was sent before arrives"
     return fault(arx.recv, out, 1)
 
 
-def say_gone(world):
-    time.sleep(0.5)
-    return world is None
-
-
-def left(env):
-    with Job(2, leaves, env) as job:
+def left(env, gone):
+    with Job(2, leaves, env, gone) as job:
+        job.ends([1])
+        gone.touch()
         return job.ends()
 
 
 @pytest.mark.parametrize("env", [{}, TCP])
-def test_what_a_rank_sent_before_it_left_arrives(env):
-    first, second = stage(left, env)
+def test_what_a_rank_sent_before_it_left_arrives(env, tmp_path):
+    first, second = stage(left, env, tmp_path / "gone")
     assert second.code == 0
     assert (first.result.kind, first.result.ranks) == ("PeerLostError", (1,)), first
 

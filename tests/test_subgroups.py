@@ -622,3 +622,27 @@ def in_threes_of_three():
         if group:
             assert group.num_nodes == len(ranks)
             check_group(group)
+
+
+def forked_member():
+    """A child that drops the parent's groups leaves none of them."""
+    group = arx.new_group(range(arx.size()))
+    check_group(group, "private", (3, 2000))
+    group.send(np.ones(3), group.rank)
+    pid = os.fork()
+    if pid == 0:
+        refusal = outcome(group.barrier)
+        del group
+        gc.collect()
+        os._exit(0 if "ArxError" in refusal.kinds else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    check_group(group, "private", (3, 2000))
+    out = np.zeros(3)
+    group.recv(out, group.rank)
+    assert out.tolist() == [1.0] * 3
+    check_usable()
+
+
+@pytest.mark.parametrize("where", ["shared memory", "2"])
+def test_a_forked_child_does_not_leave_its_parents_groups(ranks, crew, where):
+    (ranks(2) if where == "shared memory" else crew(where)).run(forked_member)

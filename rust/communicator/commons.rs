@@ -207,8 +207,6 @@ pub(super) struct Lease {
     roster: Roster,
     place: Rank,
     at: usize,
-    /// In a fork of this process nobody is a member.
-    process: u32,
 }
 
 impl Lease {
@@ -217,15 +215,12 @@ impl Lease {
         let place = place as Rank;
         roster.join(place);
         commons.node().alarms.controls().push(at);
-        Lease { commons: Arc::clone(commons), roster, place, at, process: std::process::id() }
+        Lease { commons: Arc::clone(commons), roster, place, at }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
-            return;
-        }
         let node = self.commons.node();
         if self.roster.leave(self.place, State::Finished, &[]) {
             node.alarms.raise_at(self.at);

@@ -1,11 +1,10 @@
-//! Sending and receiving, between any two ranks of a group: opens the ways that letters take, waits for the post office, and says
-//! what went wrong.
+//! Sending and receiving, between any two ranks of a group: opens the ways that letters take, and waits for the post office.
 //!
 //! ```text
 //! within a host:  a ring for each pair and direction, not those of collectives; both ends are made without a word
 //! between hosts:  who has something to send calls the other, whatever that does meanwhile; its control thread answers
 //! ```
-//! Whoever waits takes in what arrives on all ways.
+//! Whoever waits takes in what arrives on all ways. What is said when it does not arrive is in `undelivered`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,16 +13,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::direct::Boards;
-use crate::error::{Error, Rank, seconds};
-use crate::health::{Control, Report, Roster, State};
+use crate::error::{Error, Rank};
+use crate::health::{Control, Roster, State};
 use crate::kernels::Bytes;
 use crate::post::{Failure, Memory, Office, Status, Tag, Ticket};
-use crate::transport::{Broken, tcp};
-use crate::wait::{Bell, Host, Patience, SLICE, Stop, Task, Wait};
+use crate::transport::tcp;
+use crate::wait::{Bell, Host, Patience, SLICE, Task, Wait};
 
 use super::config::Manner;
 use super::pipes::Pipes;
 use super::roll::Roll;
+use super::undelivered::{interrupted, is_broken, is_gone};
 
 /// First and longest sleep while both descriptors and the bell are waited for (`engine`).
 const BRIEF: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
@@ -78,16 +78,16 @@ pub(super) struct Fault {
 #[derive(Debug)]
 pub(super) struct Mail {
     office: Office,
-    me: Rank,
-    roll: Roll,
+    pub me: Rank,
+    pub roll: Roll,
     /// With the bell. None for a rank that is alone.
     boards: Option<Boards>,
     manner: Manner,
-    reach: Reach,
+    pub reach: Reach,
     /// Connections from others that have been looked at (`Control::posts`).
     calls: u64,
     /// The next collective, which will not be if this call fails.
-    sequence: u64,
+    pub sequence: u64,
 }
 
 /// Where the arrays of a call are.
@@ -106,7 +106,7 @@ impl Memory for Arrays<'_> {
 
 impl Exchange<'_> {
     /// As its caller wrote it: `sendrecv(dst=1, tag=0, nbytes=8, src=ANY)`.
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let any = |word: Option<u32>| word.map_or_else(|| "ANY".to_owned(), |word| word.to_string());
         match (&self.give, &self.take) {
             (Some(give), None) => format!("send(dst={}, tag={}, nbytes={})", give.to, give.tag, give.array.len()),
@@ -236,153 +236,6 @@ impl Mail {
             Err(error) => Err(Fault { leave: Some((State::Failed, Vec::new())), error }),
         }
     }
-
-    #[cold]
-    fn stopped(&self, stop: Stop, call: &Exchange<'_>, limit: Duration, host: &mut dyn Host) -> Fault {
-        match stop {
-            Stop::Interrupted => interrupted(),
-            Stop::Gone => self.gone(&self.awaited(call), call, host),
-            Stop::Timeout => {
-                let missing = self.awaited(call);
-                let text = format!(
-                    "rank {} waited {} in {}{} for {}. The group is closed. Has the other side made the matching call, with this \
-                     tag?",
-                    self.roll.of(self.me),
-                    seconds(limit),
-                    call.describe(),
-                    self.roll.of_group(),
-                    self.roll.say(&missing)
-                );
-                let error = Error::Timeout { missing: self.roll.all_of(&missing), text };
-                Fault { leave: Some((State::TimedOut, missing)), error }
-            }
-        }
-    }
-
-    /// Ranks without whom the call cannot end.
-    fn awaited(&self, call: &Exchange<'_>) -> Vec<Rank> {
-        let others = || (0..self.roll.ranks().len() as Rank).filter(|rank| *rank != self.me).collect();
-        match (call.give, call.take) {
-            (Some(give), None) => vec![give.to],
-            (None, Some(Take { from: Some(from), .. })) => vec![from],
-            (Some(give), Some(Take { from: Some(from), .. })) if from == give.to => vec![from],
-            (Some(give), Some(Take { from: Some(from), .. })) => vec![give.to, from],
-            _ => others(),
-        }
-    }
-
-    /// Some of `ranks` have left, or died.
-    #[cold]
-    fn gone(&self, ranks: &[Rank], call: &Exchange<'_>, host: &mut dyn Host) -> Fault {
-        let failed = |error| Fault { leave: Some((State::Failed, Vec::new())), error };
-        let me = self.roll.of(self.me);
-        let here = format!("{}{}", call.describe(), self.roll.of_group());
-        let dead = match &self.reach {
-            Reach::Hosts(control) => {
-                if let Some(verdict) = control.verdict() {
-                    return failed(verdict.error());
-                }
-                Vec::new()
-            }
-            Reach::Host(roster) if ranks.iter().any(|rank| roster.state(*rank) == State::Dead) => roster.lost(self.me),
-            Reach::Host(_) | Reach::Alone => Vec::new(),
-        };
-        if let (false, Reach::Host(roster)) = (dead.is_empty(), &self.reach) {
-            let pids: Vec<String> = dead.iter().map(|rank| roster.pid(*rank).to_string()).collect();
-            let text = format!(
-                "{} lost: gone (pid {}), noticed by rank {me} in {here}. Killed, crashed or out of memory? The group is closed",
-                self.roll.say(&dead),
-                pids.join(", ")
-            );
-            return failed(Error::PeerLost { ranks: self.roll.all_of(&dead), text });
-        }
-        let left: Vec<Rank> = ranks.iter().copied().filter(|rank| is_gone(&self.reach, &self.roll, *rank)).collect();
-        if left.is_empty() {
-            // The way broke first; what has happened to the other end will be known soon.
-            let rank = ranks.first().copied().unwrap_or(self.me);
-            return self.broken(Broken { rank, why: "the other end was closed".to_owned() }, call, host);
-        }
-        let text = format!(
-            "{} left the group, so rank {me} cannot complete {here}. The group is closed. Does every send have its recv?",
-            self.roll.say(&left)
-        );
-        failed(Error::PeerLost { ranks: self.roll.all_of(&left), text })
-    }
-
-    #[cold]
-    fn broken(&self, broken: Broken, call: &Exchange<'_>, host: &mut dyn Host) -> Fault {
-        let failed = |error| Fault { leave: Some((State::Failed, Vec::new())), error };
-        let Broken { rank, why } = broken;
-        match &self.reach {
-            Reach::Hosts(control) => {
-                let report = Report::Broken { sequence: self.sequence, rank: self.roll.of(rank), why };
-                failed(control.settle(report, host).map_or_else(|error| error, |verdict| verdict.error()))
-            }
-            Reach::Host(roster) if is_left(roster.state(rank)) => self.gone(&[rank], call, host),
-            Reach::Host(_) | Reach::Alone => failed(Error::Aborted(format!(
-                "the way between ranks {} and {} failed in {}{}: {why}. The group is closed. Does something else write to its \
-                 shared memory?",
-                self.roll.of(rank),
-                self.roll.of(self.me),
-                call.describe(),
-                self.roll.of_group()
-            ))),
-        }
-    }
-
-    /// Nobody else can send it, and this rank waits.
-    #[cold]
-    fn never_sent(&self, call: &Exchange<'_>) -> Fault {
-        let error = Error::Invalid(format!(
-            "rank {} would wait for ever in {}{} for a message of its own: it has sent itself none with this tag",
-            self.roll.of(self.me),
-            call.describe(),
-            self.roll.of_group()
-        ));
-        Fault { leave: None, error }
-    }
-
-    /// Only that message is lost.
-    #[cold]
-    fn too_long(&self, status: Status, call: &Exchange<'_>) -> Fault {
-        let room = call.take.map_or(0, |take| take.array.len());
-        let error = Error::Mismatch(format!(
-            "the message of rank {} with tag {} has {} bytes, and out has room for {room}: it was received by {}{} and dropped",
-            self.roll.of(status.peer),
-            status.tag,
-            status.len,
-            call.describe(),
-            self.roll.of_group()
-        ));
-        Fault { leave: None, error }
-    }
-}
-
-fn interrupted() -> Fault {
-    Fault { leave: Some((State::Interrupted, Vec::new())), error: Error::Interrupted }
-}
-
-fn is_left(state: State) -> bool {
-    !matches!(state, State::Active | State::Absent)
-}
-
-fn is_gone(reach: &Reach, roll: &Roll, rank: Rank) -> bool {
-    match reach {
-        Reach::Alone => false,
-        Reach::Host(roster) => is_left(roster.state(rank)),
-        Reach::Hosts(control) => control.verdict().is_some() || control.has_left(roll.of(rank)),
-    }
-}
-
-/// Whether a call can no longer end: somebody who is needed is gone, or everybody who could send.
-fn is_broken(reach: &Reach, roll: &Roll, me: Rank, call: &Exchange<'_>) -> bool {
-    let gone = |rank: Rank| is_gone(reach, roll, rank);
-    let of_give = call.give.is_some_and(|give| gone(give.to));
-    let of_take = call.take.is_some_and(|take| match take.from {
-        Some(rank) => gone(rank),
-        None => (0..roll.ranks().len() as Rank).filter(|rank| *rank != me).all(gone),
-    });
-    of_give || of_take
 }
 
 /// One wait for the post office.

@@ -26,6 +26,7 @@ mod pipes;
 mod probe;
 mod remote;
 mod roll;
+mod undelivered;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -70,6 +71,16 @@ pub struct Communicator {
     mail: Option<Box<Mail>>,
     reach: Reach,
     founder: Founder,
+    process: u32,
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // In a fork of the rank: its pipes and its place in the group are the parent's, and stay open.
+            std::mem::forget((self.mail.take(), std::mem::replace(&mut self.reach, Reach::Alone)));
+        }
+    }
 }
 
 /// Of a rank that waits for nobody.
@@ -109,7 +120,8 @@ impl Communicator {
 
     fn new(rank: Rank, hosts: Hosts, reach: Reach, founder: Founder) -> Communicator {
         let world = founder.roll().ranks().len() as u32;
-        Communicator { rank, world, sequence: 0, closed: None, hosts, mail: None, reach, founder }
+        let process = std::process::id();
+        Communicator { rank, world, sequence: 0, closed: None, hosts, mail: None, reach, founder, process }
     }
 
     pub fn rank(&self) -> Rank {

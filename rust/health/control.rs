@@ -45,8 +45,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub struct Control {
     office: Arc<Office>,
     seat: Arc<Seat>,
-    /// In a fork of this process there is no other end.
-    process: u32,
 }
 
 /// What all groups of the job share.
@@ -82,12 +80,12 @@ impl Control {
         let seat = desk.open(&Group::job(members.len() as u32));
         let thread = Mutex::new(Some(thread));
         let office = Office { me, members, key, network, silence, desk, descriptors, thread };
-        Ok(Control { office: Arc::new(office), seat, process: std::process::id() })
+        Ok(Control { office: Arc::new(office), seat })
     }
 
     /// For the calls of another group, of which this rank is a member. It is left when this is dropped.
     pub fn of_group(&self, group: &Group) -> Control {
-        Control { office: Arc::clone(&self.office), seat: self.desk().open(group), process: self.process }
+        Control { office: Arc::clone(&self.office), seat: self.desk().open(group) }
     }
 
     fn desk(&self) -> &Desk {
@@ -326,11 +324,10 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        if self.id().is_job() || self.process != std::process::id() {
-            return;
+        if !self.id().is_job() {
+            self.leave(State::Finished);
+            self.desk().dismiss(self.id());
         }
-        self.leave(State::Finished);
-        self.desk().dismiss(self.id());
     }
 }
 

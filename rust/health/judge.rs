@@ -25,67 +25,11 @@ use crate::admission::End;
 use crate::error::{Rank, list, ranks, seconds};
 
 use super::contacts::Member;
+use super::matter::{ANSWER, DESCRIBE, Matter, REASON, Standing, TOGETHER};
 use super::news::News;
 use super::roster::State;
 use super::seat::Group;
 use super::verdict::{Kind, Left, Report, Verdict, departed};
-
-/// Deaths, or departures, so close together are one event.
-const TOGETHER: Duration = Duration::from_millis(20);
-/// In which a control thread answers, since it does nothing else.
-const ANSWER: Duration = Duration::from_millis(300);
-/// In which a call says what it is: it looks at the alarm every 50 ms.
-const DESCRIBE: Duration = Duration::from_secs(1);
-/// In which the reason for a broken link shows, if a death was the reason.
-const REASON: Duration = Duration::from_secs(1);
-
-#[derive(Clone, Debug, Default)]
-struct Standing {
-    gone: Option<End>,
-    left: Option<Left>,
-    /// It has left the job by itself, so that its connection may end.
-    departed: bool,
-    /// Question that it answered last, calls begun and completed.
-    here: Option<(u32, u64, u64)>,
-    says: Option<(u64, String)>,
-    /// A call in which it has been for long, and the fingerprint of that.
-    lingers: Option<(u64, u64)>,
-    /// It has waited as long as it wanted to.
-    tired: bool,
-    /// It is no member of the group.
-    foreign: bool,
-    /// A verdict has said that it is lost.
-    mourned: bool,
-}
-
-impl Standing {
-    /// Whether it still takes part in calls.
-    fn is_there(&self) -> bool {
-        self.gone.is_none() && self.left.is_none() && !self.foreign
-    }
-}
-
-/// What an inquiry is about, weightier matters first.
-#[derive(Clone, Debug)]
-enum Matter {
-    Deaths,
-    Differs { sequence: u64 },
-    Stuck { sequence: u64, call: String },
-    Broken { by: Rank, sequence: u64, rank: Rank, why: String },
-    TimedOut { by: Rank, sequence: u64, call: String, waited: Duration, awaited: Vec<Rank> },
-}
-
-impl Matter {
-    fn weight(&self) -> u32 {
-        match self {
-            Matter::Deaths => 5,
-            Matter::Differs { .. } => 4,
-            Matter::Stuck { .. } => 3,
-            Matter::Broken { .. } => 2,
-            Matter::TimedOut { .. } => 1,
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Judge {

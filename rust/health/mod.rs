@@ -20,6 +20,7 @@ mod control;
 mod court;
 mod desk;
 mod judge;
+mod matter;
 mod news;
 mod operator;
 mod roster;

@@ -7,7 +7,7 @@
 //!   of those that are ready everywhere, the one that is needed first is averaged
 //! ```
 //! Ranks may mark in any order: nothing begins before all of them have agreed on it, so nobody waits for a bucket that another rank does
-//! not have. Python (`arx._bucketer`) decides what is in a bucket; here they are arrays, in the order of their priority.
+//! not have. Who has all ready need not wait for news of its own: of three ranks, one may have all and the others nothing in common. Python (`arx._bucketer`) decides what is in a bucket; here they are arrays, in the order of their priority.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -96,12 +96,13 @@ impl Round {
         Ok(())
     }
 
-    /// Waits until more is ready than was offered; what is.
+    /// Waits until more is ready than was offered, or all is and only others can have news; what is.
     fn news(&self, offered: &[bool], host: &mut dyn Host) -> Result<Vec<bool>> {
         let mut marks = self.board.marks();
         loop {
             let open: Vec<bool> = marks.ready.iter().zip(&marks.done).map(|(ready, done)| *ready && !*done).collect();
-            if open.iter().zip(offered).any(|(open, offered)| *open && !*offered) {
+            let more = open.iter().zip(offered).any(|(open, offered)| *open && !*offered);
+            if more || marks.ready.iter().all(|ready| *ready) {
                 return Ok(open);
             }
             marks = self.board.sleep(marks);

@@ -96,6 +96,10 @@ fn member(parent: &Group, rank: &Bound<'_, PyAny>) -> PyResult<u32> {
 }
 
 pub(super) fn index(what: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    // Without a detour by names, which takes as long as all else that a short message needs.
+    if let Ok(number) = value.extract() {
+        return Ok(number);
+    }
     let number = value.call_method0("__index__").map_err(|_| {
         let got = value.get_type().name().map_or_else(|_| "another type".into(), |n| n.to_string());
         PyTypeError::new_err(format!("{what} must be an integer, not {got}"))
