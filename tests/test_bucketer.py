@@ -83,6 +83,36 @@ def test_a_list_and_waiting_for_one(ranks):
     ranks(2).run(lists_and_others)
 
 
+def first_needed_first():
+    """Whether, when all is ready, what was registered first overtakes what was marked before it.
+
+    What is marked first is so long that the rest is marked meanwhile. Seen once is enough: a rank may be looking
+    elsewhere until all is done, but what was marked last would otherwise always be done last.
+    """
+    world = arx.world()
+    arrays = {f"layer{k}": np.ones(2_000_000 if k < 7 else 8_000_000) for k in range(8)}
+    with arx.GradientBucketer(arrays, bucket_bytes=1, op="sum") as bucketer:
+        for _ in range(10):
+            for x in arrays.values():
+                x[:] = 1.0
+            arx.barrier()
+            for name in reversed(arrays):
+                bucketer.ready(name)
+            bucketer.wait("layer0")
+            overtaken = arrays["layer6"][-1] == 1.0
+            bucketer.finish()
+            assert all((x == world.size).all() for x in arrays.values())
+            seen = np.array([overtaken])
+            arx.all_reduce(seen, "lor")
+            if seen[0]:
+                return True
+    return False
+
+
+def test_what_is_needed_first_is_done_first(ranks):
+    assert ranks(2).run(first_needed_first) == [True, True]
+
+
 def wrong_use():
     world = arx.world()
     arrays = {"a": np.ones(3), "b": np.ones(4)}

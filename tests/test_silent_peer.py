@@ -143,3 +143,23 @@ def test_a_busy_rank_is_named_with_what_it_did_last(tmp_path):
     texts = [end.result[0].text for end in others]
     assert any("0.50 s" in text and "the last call it completed is #2" in text for text in texts), texts
     assert busy.result[0].kind == "CollectiveTimeout"
+
+
+def one_does_not_come(say):
+    arx.init(timeout=60)
+    arx.monitored_barrier(timeout=30)
+    if arx.rank() == 2:
+        say("away")
+        time.sleep(60)
+    return fault(arx.monitored_barrier, 0.5)
+
+
+def monitoring():
+    with Job(4, one_does_not_come) as job:
+        return [end.result for end in job.ends([0, 1, 3])]
+
+
+def test_a_monitored_barrier_names_who_is_missing():
+    for found in stage(monitoring):
+        assert found.kind == "CollectiveTimeout"
+        assert found.ranks == (2,)

@@ -37,7 +37,7 @@ from arx._objects import all_gather_object, broadcast_object, gather_object, sca
 from arx._operations import ReduceOp
 from arx._sharded import SGD, Adam, ShardedOptimizer
 from arx._work import as_completed, wait_all
-from arx._world import init, local_rank, local_size, node_rank, num_nodes, rank, shutdown, size
+from arx._world import init, local_rank, local_size, monitored_barrier, node_rank, num_nodes, rank, shutdown, size
 from arx.errors import (
     AbortedError,
     ArxError,
@@ -96,6 +96,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "mesh",
+    "monitored_barrier",
     "new_group",
     "node_rank",
     "num_nodes",

@@ -125,6 +125,22 @@ def shutdown() -> None:
     _arx.shutdown()
 
 
+def monitored_barrier(timeout: float | None = None, *, group: _arx.Group | None = None) -> None:
+    """Return when every rank of the group has called it; otherwise raise, on every rank that has, and name the others.
+
+    What `arx.barrier` does, under the name that torch.distributed has for it: here every barrier is monitored.
+
+    Args:
+        timeout: seconds to wait for the others, instead of the group's.
+        group: instead of the world.
+
+    Raises:
+        CollectiveTimeout: its `missing` are the ranks that did not come in time. The group is closed.
+        PeerLostError: its `ranks` are gone.
+    """
+    _arx.barrier(group=group, timeout=timeout)
+
+
 def rank() -> int:
     """Return this process's number in the world, from 0."""
     return _arx.world().rank
