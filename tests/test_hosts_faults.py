@@ -164,6 +164,9 @@ def forks_and_dies(say):
         say((child, os.fdopen(reader).read().splitlines()))
     check_usable()
     say("undisturbed")
+    if world.rank == 1:
+        # The others might be done with any number of calls before it is stopped.
+        time.sleep(600)
     return fault(arx.barrier), fault(arx.barrier)
 
 
@@ -172,7 +175,6 @@ def forking(site):
         job.hear("undisturbed")
         child, tried = next(word for word in job.ranks[1].said if isinstance(word, tuple))
         try:
-            # Rank 1 waits in its barrier or is about to; the others are in theirs, or have left it.
             job.signal(1, signal.SIGSTOP)
             job.stopped(1)
             job.signal(1, signal.SIGKILL)
@@ -186,9 +188,8 @@ def test_a_child_may_not_communicate_and_does_not_hide_the_death_of_its_parent(s
     tried, ends = stage(forking, site(where))
     assert [line.split()[0] for line in tried] == ["InitError"] * 3, tried
     for end in ends:
-        # The first barrier may have ended well before rank 1 was stopped.
-        last = end.result[1]
-        assert (last.kind, last.ranks) == ("PeerLostError", (1,)), end
+        for lost in end.result:
+            assert (lost.kind, lost.ranks) == ("PeerLostError", (1,)), end
 
 
 # At random
