@@ -130,9 +130,10 @@ mod tests {
                 let (block, len) = layout.ring_block(rank);
                 assert!(block <= layout.ring_of(rank) && layout.scratch_of(rank) + SCRATCH <= block + len);
                 let mut pipe = block + len;
-                let ways: [fn(&Layout, usize, usize) -> (usize, usize); 2] = [Layout::pipe_of, Layout::post_of];
-                for (way, writer) in ways.into_iter().flat_map(|way| (0..world).map(move |writer| (way, writer))) {
-                    assert_eq!(way(&layout, rank, writer), (pipe, (1 << 20) + 256));
+                let pipes = (0..world).map(|writer| layout.pipe_of(rank, writer));
+                let posts = (0..world).map(|writer| layout.post_of(rank, writer));
+                for place in pipes.chain(posts) {
+                    assert_eq!(place, (pipe, (1 << 20) + 256));
                     assert_eq!(pipe % PAIR, 0);
                     pipe += layout.pipe;
                 }

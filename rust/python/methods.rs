@@ -79,7 +79,6 @@ impl Group {
 
     /// As the function `arx.all_gather`, in this group.
     #[pyo3(signature = (x, *, out = None, axis = None, timeout = None, name = None, async_op = false))]
-    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
     fn all_gather<'py>(
         slf: &Bound<'py, Self>,
         x: Any<'py>,
@@ -112,7 +111,6 @@ impl Group {
 
     /// As the function `arx.scatter`, in this group.
     #[pyo3(signature = (x = None, root = None, *, out = None, timeout = None, name = None, async_op = false))]
-    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
     fn scatter<'py>(
         slf: &Bound<'py, Self>,
         x: Option<Any<'py>>,
@@ -166,7 +164,6 @@ impl Group {
 
     /// As the function `arx.scan`, in this group.
     #[pyo3(signature = (x, op = None, *, out = None, timeout = None, name = None, async_op = false))]
-    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
     fn scan<'py>(
         slf: &Bound<'py, Self>,
         x: Any<'py>,
@@ -184,7 +181,6 @@ impl Group {
 
     /// As the function `arx.exscan`, in this group.
     #[pyo3(signature = (x, op = None, *, out = None, timeout = None, name = None, async_op = false))]
-    #[expect(clippy::too_many_arguments, reason = "what users may pass")]
     fn exscan<'py>(
         slf: &Bound<'py, Self>,
         x: Any<'py>,
