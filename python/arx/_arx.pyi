@@ -93,7 +93,7 @@ class Work:
 class Plan:
     """A call of `all_reduce` on always the same arrays. Calling it does it."""
 
-    def __call__(self) -> Any: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...  # takes nothing; a slot has no signature of its own
 
 @final
 class _Buckets:
