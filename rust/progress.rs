@@ -114,6 +114,8 @@ pub enum Waited {
 pub struct Progress<J: Job> {
     shared: Arc<Shared<J>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Process that has the thread; a fork of it has none.
+    owner: u32,
 }
 
 #[derive(Debug)]
@@ -148,7 +150,7 @@ impl<J: Job> Progress<J> {
             pending: AtomicUsize::new(0),
             abort: AtomicBool::new(false),
         };
-        Progress { shared: Arc::new(shared), thread: Mutex::new(None) }
+        Progress { shared: Arc::new(shared), thread: Mutex::new(None), owner: std::process::id() }
     }
 
     /// The communicator, if nobody is in a call; jobs that wait count as calls.
@@ -260,7 +262,13 @@ impl<J: Job> Progress<J> {
 
 impl<J: Job> Drop for Progress<J> {
     fn drop(&mut self) {
-        self.close(true);
+        if self.owner == std::process::id() {
+            self.close(true);
+            return;
+        }
+        // The thread lives in the parent only: to wait for it would take for ever, and it may have held any lock.
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        std::mem::forget((thread, Arc::clone(&self.shared)));
     }
 }
 

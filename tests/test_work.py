@@ -329,3 +329,28 @@ def ending_threads():
 
 def test_the_thread_ends_with_the_group():
     assert stage(ending_threads) == [(0, 0)] * 2
+
+
+def forks(say):
+    """A child that was forked while calls were under way ends as any other, whatever it drops."""
+    world = arx.init(timeout=60)
+    group = world.new_group(range(world.size))
+    works = [group.all_reduce(np.ones(100_000), async_op=True) for _ in range(5)]
+    child = os.fork()
+    if child == 0:
+        found = fault(works[-1].wait)
+        right = isinstance(found, np.ndarray) or found.kind == "InitError"  # it may have been done before
+        del works, group
+        gc.collect()
+        os._exit(0 if right else 1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status, [float(work.wait()[0]) for work in works]
+
+
+def forking():
+    with Job(2, forks) as job:
+        return [end.result for end in job.ends()]
+
+
+def test_a_forked_child_waits_for_no_thread():
+    assert stage(forking) == [(0, [2.0] * 5)] * 2
