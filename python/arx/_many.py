@@ -56,7 +56,7 @@ def all_reduce_many(
         raise group._refuse(error) from None
     if names is not None:
         _agree(names, group, timeout)
-    settings = {"op": op, "algo": algo, "timeout": timeout}
+    settings = {"op": op, "algo": algo, "timeout": timeout, "async_op": async_op}
     fused = _Fused(arrays, group, settings, _label(arrays, names, name))
     fused.begin()
     together = Together(fused, xs)
@@ -118,7 +118,7 @@ class _Fused:
         self._done = False
 
     def begin(self) -> None:
-        """Begin the calls."""
+        """Do the calls, or begin them."""
         import numpy as np
 
         small: dict[str, list[Any]] = {}
@@ -141,7 +141,9 @@ class _Fused:
             self._reduce(flat)
 
     def _reduce(self, x: Any) -> None:
-        self._works.append(self._group.all_reduce(x, **self._settings, name=self._label, async_op=True))
+        work = self._group.all_reduce(x, **self._settings, name=self._label)
+        if self._settings["async_op"]:
+            self._works.append(work)
 
     @property
     def works(self) -> list[_arx.Work]:
@@ -304,7 +306,7 @@ def _do(calls: list[_PutOff]) -> None:
             if call.out is not None and call.out is not call.x:
                 call.out[...] = call.x
             arrays.append(call.array)
-        settings = {name: first.arguments[name] for name in ("op", "algo", "timeout")}
+        settings = {name: first.arguments[name] for name in ("op", "algo", "timeout")} | {"async_op": False}
         label = _label(arrays, None if set(names) == {"None"} else names, "coalesce")
         fused = _Fused(arrays, first.group, settings, label)
         fused.begin()
