@@ -9,8 +9,8 @@
             what arx gives == what MPI gives
 
 Integers use all their bits and wrap, floats are whole numbers where they are added or multiplied: results are the same
-in whatever order ranks are combined. Blocks that only move may be of any dtype; MPI moves them as bytes. At its end rank 0
-prints how often each case was compared.
+in whatever order ranks are combined. Blocks that only move may be of any dtype; MPI moves them as bytes. At its end
+rank 0 prints how often each case was compared.
 """
 
 from __future__ import annotations
