@@ -92,9 +92,10 @@ class Job:
             self._process.kill()
             self._process.communicate()
 
-    def succeed(self) -> None:
-        output, _ = self._process.communicate(timeout=WATCHDOG)
+    def succeed(self) -> str:
+        output: str = self._process.communicate(timeout=WATCHDOG)[0]
         assert self._process.returncode == 0, output
+        return output
 
 
 def left(folder: Path) -> list[dict[str, Any]]:
