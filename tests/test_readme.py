@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TOP = Path(__file__).parent.parent
 README = (TOP / "README.md").read_text()
 HELLO = TOP / "examples" / "hello.py"
@@ -26,6 +28,32 @@ def test_example_prints_what_the_readme_shows():
     assert done.returncode == 0, done.stderr
     # Ranks print in any order.
     assert sorted(done.stdout.splitlines()) == sorted(shown.splitlines()[1:])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_the_other_blocks_run_one_after_the_other(ranks, tmp_path):
+    program = [block for block in blocks("python") if block != HELLO.read_text()]
+    assert len(program) > 4
+    shown = "print(rank, *(a.tolist() for a in (everything, share, part, swapped, evens_or_odds, x)))\n"
+    script = tmp_path / "readme.py"
+    script.write_text("".join(program) + shown)
+    done = subprocess.run(
+        [sys.executable, "-m", "arx", "run", "--prefix", "none", "-n", str(ranks), str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [says(rank, ranks) for rank in range(ranks)]
+
+
+def says(rank, ranks):
+    """What the README's comments promise; `x` is passed on, its maximum taken, averaged, and summed by the plan."""
+    joined = [r for r in range(ranks) for _ in range(2 + r)]
+    share, swapped = [3 * rank, 3 * rank + 1, 3 * rank + 2], [100 * r + rank for r in range(ranks)]
+    largest = [max((r - 1) % ranks for r in range(ranks) if r % 2 == parity) for parity in (0, 1)]
+    total = float(sum(largest[r % 2] for r in range(ranks)))
+    return f"{rank} {joined} {share} {[[float(ranks)] * 5]} {swapped} {list(range(rank % 2, ranks, 2))} {[total] * 4}"
 
 
 def test_links_and_files_exist():

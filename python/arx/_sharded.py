@@ -1,8 +1,8 @@
 """`ShardedOptimizer`: every rank keeps the optimizer's state of, and updates, only its share of the parameters.
 
-    all-reduce, then everybody updates everything:     gradients n bytes twice over the wire, update n,   state n   per
-    rank reduce-scatter, update the share, all-gather:      the same bytes over the wire,          update n/p, state n/p
-    per rank
+                                                     over the wire    to update    to keep
+    all-reduce, then everybody updates everything         2 n             n           n
+    reduce-scatter, update the share, all-gather          n + n           n/p         n/p
 
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020 (stage 1 with
 sharded gradients).

@@ -6,8 +6,10 @@
 //!   ranks combine what each has ready (a bit per bucket, "and")
 //!   of those that are ready everywhere, the one that is needed first is averaged
 //! ```
-//! Ranks may mark in any order: nothing begins before all of them have agreed on it, so nobody waits for a bucket that another rank does
-//! not have. Who has all ready need not wait for news of its own: of three ranks, one may have all and the others nothing in common. Python (`arx._bucketer`) decides what is in a bucket; here they are arrays, in the order of their priority.
+//! Ranks may mark in any order: nothing begins before all of them have agreed on it, so nobody waits for a bucket that
+//! another rank does not have. Who has all ready need not wait for news of its own: of three ranks, one may have all and the
+//! others nothing in common. Python (`arx._bucketer`) decides what is in a bucket; here they are arrays, in the order of their
+//! priority.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
