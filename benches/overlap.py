@@ -15,6 +15,7 @@ Hosts are network namespaces with shaped links; that needs root, iproute2 and tb
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -104,11 +105,12 @@ def many_table(rows: Rows) -> str:
 
 
 def sharded(options: argparse.Namespace, folder: Path) -> Rows:
-    ranks = Ranks(folder, options.timeout)
-    cases = ((n, rule, size) for n in options.ranks for rule in ("SGD with momentum", "Adam") for size in options.bytes)
-    return [
-        row for n, rule, size in cases for row in ranks(n, "sharded", rule=rule, nbytes=size, rounds=options.rounds)
-    ]
+    """Short steps take turns more often, for they suffer most from whatever else runs."""
+    ranks, rows = Ranks(folder, options.timeout), []
+    for n, rule, size in itertools.product(options.ranks, ("SGD with momentum", "Adam"), options.bytes):
+        rounds = options.rounds * max(1, (16 << 20) // size)
+        rows += ranks(n, "sharded", rule=rule, nbytes=size, rounds=rounds)
+    return rows
 
 
 def sharded_table(rows: Rows) -> str:
