@@ -252,6 +252,11 @@ impl Wait<'_> {
         self.long(task)
     }
 
+    /// For work that takes long and waits for nobody: whether it still makes sense.
+    pub fn check(&self) -> Result<(), Stop> {
+        if (self.gone)() { Err(Stop::Gone) } else { Ok(()) }
+    }
+
     #[cold]
     fn long(&mut self, task: &mut dyn Task) -> Result<(), Stop> {
         let Wait { bell, alarm, gone, patience, host } = self;

@@ -5,7 +5,7 @@
 mod host;
 
 use arx::direct::words::AHEAD;
-use arx::direct::{Algorithm, Direct, Shards, Tuning, Turn, Verdict};
+use arx::direct::{Algorithm, Direct, NEVER, Shards, Tuning, Turn, Verdict};
 use arx::dtype::{DType, ReduceOp};
 use arx::kernels::Bytes;
 use arx::wait::{Stop, Wait};
@@ -158,8 +158,9 @@ fn step(world: usize) -> impl Strategy<Value = Step> {
 
 fn case() -> impl Strategy<Value = Case> {
     (2..=9usize).prop_flat_map(|world| {
-        let tuning = (1..=8usize, 1..=16usize, prop_oneof![Just(256), Just(usize::MAX)])
-            .prop_map(|(chunk, round, symmetric)| Tuning { chunk: 64 * chunk, round: 64 * round, symmetric });
+        let tuning = (1..=8usize, 1..=16usize, prop_oneof![Just(256), Just(usize::MAX)]).prop_map(
+            |(chunk, round, symmetric)| Tuning { chunk: 64 * chunk, round: 64 * round, symmetric, kernel: NEVER },
+        );
         let steps = prop::collection::vec(step(world), 1..8);
         (any::<bool>(), tuning, steps).prop_map(move |(crowd, tuning, mut steps)| {
             rest_after_refusals(&mut steps);
@@ -197,7 +198,7 @@ fn lengths(world: usize, ring: usize) -> Vec<usize> {
 
 fn every_length(algorithm: Algorithm, symmetric: u32, crowd: bool) {
     for world in 2..=9 {
-        let tuning = Tuning { chunk: 256, round: 192, symmetric: 0 };
+        let tuning = Tuning { chunk: 256, round: 192, symmetric: 0, kernel: NEVER };
         let mut case = Case { world, crowd, tuning, steps: Vec::new() };
         let step = |elements| Step {
             what: What::Reduce(DType::Float32, ReduceOp::Sum),

@@ -3,7 +3,7 @@
 
 mod host;
 
-use arx::direct::{Algorithm, PAYLOAD, Tuning};
+use arx::direct::{Algorithm, NEVER, PAYLOAD, Tuning};
 use arx::dtype::{DType, ReduceOp};
 use host::family::{Kind, Lengths, Step};
 use host::{Terms, pairs};
@@ -25,7 +25,7 @@ fn run(world: usize, crowd: bool, tuning: Tuning, steps: Vec<Step>) {
     });
 }
 
-const TUNING: Tuning = Tuning { chunk: 256, round: 1024, symmetric: 0 };
+const TUNING: Tuning = Tuning { chunk: 256, round: 1024, symmetric: 0, kernel: NEVER };
 
 /// Bytes of a block at which something changes: elements, what fits into the head line, the payload of one block and of a
 /// block for each rank, a slice, several.
@@ -103,7 +103,7 @@ fn symmetric_arrays_in_place() {
 /// The tuning of production, and sizes at which it begins to matter.
 #[test]
 fn large_arrays() {
-    let tuning = Tuning { chunk: 256 << 10, round: 256 << 10, symmetric: usize::MAX };
+    let tuning = Tuning { chunk: 256 << 10, round: 256 << 10, symmetric: usize::MAX, kernel: NEVER };
     for world in [2, 3, 4] {
         for (crowd, symmetric) in [(false, 0), (true, 0), (false, u32::MAX), (true, 0b0101)] {
             let kinds = || Kind::family(world - 1).into_iter();
@@ -159,8 +159,10 @@ proptest! {
     #[test]
     fn calls_of_all_kinds_follow_each_other(
         (world, crowd, tuning, steps) in (2..=9usize).prop_flat_map(|world| {
-            let tuning = (1..=8usize, 1..=16usize, prop_oneof![Just(256), Just(usize::MAX)])
-                .prop_map(|(chunk, round, symmetric)| Tuning { chunk: 64 * chunk, round: 64 * round, symmetric });
+            let some = || prop_oneof![Just(256), Just(usize::MAX)];
+            let tuning = (1..=8usize, 1..=16usize, some(), some()).prop_map(|(chunk, round, symmetric, kernel)| {
+                Tuning { chunk: 64 * chunk, round: 64 * round, symmetric, kernel }
+            });
             (Just(world), any::<bool>(), tuning, prop::collection::vec(step(world), 1..12))
         })
     ) {

@@ -50,7 +50,7 @@ fn value(rank: usize, sequence: u64) -> u64 {
 
 fn place(rank: usize, sequence: u64) -> Place {
     let at = value(rank, sequence) as usize;
-    Place { input: Some(at), output: Some(at + 10), staged: 1000 + at as u64 }
+    Place { input: Some(at), output: Some(at + 10), staged: 1000 + at as u64, address: Some(at + 20) }
 }
 
 fn text(rank: usize, sequence: u64) -> String {

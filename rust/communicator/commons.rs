@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::arena::heap::{Block, Heap};
 use crate::arena::invitations::Invitations;
 use crate::arena::{Layout, Segment};
-use crate::direct::{Board, Control, Tuning};
+use crate::direct::{Board, Control, Peers, Tuning};
 use crate::error::{Error, Rank, Result};
 use crate::health::{self, Roster, State};
 use crate::hierarchy::Hosts;
@@ -64,6 +64,8 @@ pub(super) struct Node {
     pub tuning: Tuning,
     pub crowd: bool,
     pub manner: Manner,
+    /// By place on this host: those whose own memory this rank can read.
+    pub peers: Peers,
     pub alarms: Arc<Alarms>,
     /// This rank's table.
     invitations: Invitations,
@@ -136,11 +138,12 @@ impl Node {
         layout: Layout,
         (roster, place): (Roster, usize),
         (tuning, crowd): (Tuning, bool),
+        peers: Peers,
         manner: Manner,
     ) -> Node {
         let alarms = Arc::new(Alarms::new(Arc::clone(&segment)));
         let invitations = Invitations::new(Arc::clone(&segment), layout.board_of(place) + size_of::<Board>());
-        Node { segment, layout, roster, tuning, crowd, manner, alarms, invitations, aside: Mutex::default() }
+        Node { segment, layout, roster, tuning, crowd, manner, peers, alarms, invitations, aside: Mutex::default() }
     }
 
     pub fn control(&self) -> &Control {

@@ -4,7 +4,7 @@ use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use crate::admission::address::Master;
-use crate::direct::{MEASURE, Tuning};
+use crate::direct::{MEASURE, NEVER, Tuning};
 use crate::error::{Error, Rank, Result};
 use crate::health::MAX_WORLD;
 use crate::machine;
@@ -23,11 +23,18 @@ const RING: Range<usize> = 2 << 20..7 << 20;
 const CHUNK: usize = 256 << 10;
 /// More ranks: bytes of the array on which all work at the same time.
 const ROUND: usize = 256 << 10;
+/// Blocks from which on the kernel reads them, instead of passing them through the rings; twice that where ranks share cores.
+/// Measured with `all_to_all` and `scatter` in turn with rounds, 2 ranks and 4 on 2 cores: equal there; 1 MiB takes two thirds of
+/// the time, or less.
+const KERNEL: usize = 32 << 10;
 /// Bounds of a pipe. Two ranks with a core each lose up to a fifth with 64 KiB and gain nothing from 256 KiB on; ranks that share
 /// cores, or pass on what comes from another host, change places whenever a pipe is full, and 1 MiB halves the time of 16 MiB.
 const PIPE: Range<usize> = 256 << 10..1 << 20;
 /// All pipes to one rank together, as long as the bounds allow: with `exchange` every one of them is used.
 const PIPES: usize = 16 << 20;
+
+/// Says that the kernel reads nothing.
+const NO_KERNEL: &str = "kernel=off";
 
 /// Connections that a link may be made of.
 pub(super) const STREAMS: RangeInclusive<u16> = 1..=16;
@@ -43,8 +50,8 @@ pub struct Config {
     pub timeout: Duration,
     /// `ARX_SPIN_US`.
     pub spin: Option<Duration>,
-    /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,ring=4194304,pipe=262144` (bytes), `cores=2` (instead of those
-    /// that are there), `streams=2` (connections between two ranks of different hosts), any of them; and, all of them,
+    /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,kernel=65536,ring=4194304,pipe=262144` (bytes; `kernel=off`: the
+    /// kernel is not asked to read other ranks' memory), `cores=2` (instead of those that are there), `streams=2` (connections between two ranks of different hosts), any of them; and, all of them,
     /// `alpha_ns=`, `overhead_ns=`, `beta_fs=` and `gamma_fs=` (per byte), which say how the network is instead of measuring
     /// it. Rank 0's word counts for all.
     pub tune: Option<String>,
@@ -91,13 +98,13 @@ impl Config {
         if self.rank >= self.world {
             return Err(Error::Init(format!("rank {} of a world of {}: ranks go from 0", self.rank, self.world)));
         }
-        let local = ["chunk", "round", "symmetric", "ring", "pipe", "cores"];
+        let local = ["chunk", "round", "symmetric", "kernel", "ring", "pipe", "cores"];
         let known = local.iter().chain(&["streams", "alpha_ns", "overhead_ns", "beta_fs", "gamma_fs"]);
         for word in self.tune.iter().flat_map(|t| t.split(',')).filter(|w| !w.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
-            if !known.clone().any(|k| *k == key) || value.parse::<usize>().is_err() {
+            if !known.clone().any(|k| *k == key) || word != NO_KERNEL && value.parse::<usize>().is_err() {
                 let known = known.map(|key| format!("{key}=NUMBER")).collect::<Vec<_>>().join(", ");
-                return Err(Error::Init(format!("ARX_TUNE: '{word}' is not one of {known}")));
+                return Err(Error::Init(format!("ARX_TUNE: '{word}' is not one of {known}, {NO_KERNEL}")));
             }
         }
         Ok(())
@@ -110,6 +117,10 @@ impl Config {
     fn tuned(&self, key: &str) -> Option<usize> {
         let pairs = self.tune.as_deref()?.split(',').filter_map(|word| word.split_once('='));
         pairs.filter(|(k, _)| *k == key).find_map(|(_, value)| value.parse().ok())
+    }
+
+    fn says(&self, word: &str) -> bool {
+        self.tune.iter().any(|tune| tune.split(',').any(|said| said == word))
     }
 
     /// As large as the second-level cache, within bounds (why: `direct/ring.rs`).
@@ -131,6 +142,7 @@ impl Config {
             chunk: self.tuned("chunk").unwrap_or(CHUNK).clamp(64, cap).next_multiple_of(64),
             round: self.tuned("round").unwrap_or(ROUND).clamp(64, cap).next_multiple_of(64),
             symmetric: self.tuned("symmetric").unwrap_or(MEASURE),
+            kernel: if self.says(NO_KERNEL) { NEVER } else { self.tuned("kernel").unwrap_or(KERNEL).max(1) },
         }
     }
 
@@ -148,14 +160,14 @@ impl Config {
     }
 
     /// What rank 0 tells the others.
-    pub(super) fn settings(&self) -> [u64; 4] {
-        let Tuning { chunk, round, symmetric } = self.tuning();
-        [chunk, round, symmetric, self.tuned("cores").unwrap_or(0)].map(|word| word as u64)
+    pub(super) fn settings(&self) -> [u64; 5] {
+        let Tuning { chunk, round, symmetric, kernel } = self.tuning();
+        [chunk, round, symmetric, kernel, self.tuned("cores").unwrap_or(0)].map(|word| word as u64)
     }
 }
 
 /// What rank 0 told: the tuning, and the cores that count instead of those that are there.
-pub(super) fn told(settings: [u64; 4]) -> (Tuning, Option<usize>) {
-    let [chunk, round, symmetric, cores] = settings.map(|word| word as usize);
-    (Tuning { chunk, round, symmetric }, (cores > 0).then_some(cores))
+pub(super) fn told(settings: [u64; 5]) -> (Tuning, Option<usize>) {
+    let [chunk, round, symmetric, kernel, cores] = settings.map(|word| word as usize);
+    (Tuning { chunk, round, symmetric, kernel }, (cores > 0).then_some(cores))
 }

@@ -159,7 +159,7 @@ impl Founder {
             node.segment.prefer_huge(start, len);
         }
         let boards = Boards::new(Arc::clone(&node.segment), layout);
-        let direct = Direct::new(boards, plan.hosts.place(), node.crowd, node.tuning);
+        let direct = Direct::new(boards, plan.hosts.place(), node.crowd, node.tuning).reading(node.peers.of(&places));
         let pipes = Pipes::new(Arc::clone(&node.segment), layout, plan.hosts);
         let lease = Lease::new(commons, roster.clone(), plan.hosts.place(), at);
         Ok(Share { roster, direct, pipes, lease })

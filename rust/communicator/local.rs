@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::arena::heap::Heap;
 use crate::arena::{Layout, Segment};
 use crate::direct::words::AHEAD;
-use crate::direct::{self, Boards, Deal, Dealt, Direct, Seat, Turn, Verdict};
+use crate::direct::{self, Boards, Deal, Dealt, Direct, Known, NEVER, Peers, Seat, Turn, Verdict};
 use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
 use crate::health::{Door, Roster, State, Watcher};
@@ -77,7 +77,11 @@ impl Shared {
         let world = job.world as usize;
         let (control, pipe) = (CONTROL + Roster::bytes(world), Ring::size(config.pipe(world)));
         let layout = Layout::new(world, control, REGION, config.ring(), pipe, machine::memory());
+        let known = Known::new();
         let enter = |segment: &Arc<Segment>, layout: &Layout| {
+            if let Some(known) = &known {
+                known.show(&Boards::new(Arc::clone(segment), *layout), job.rank as usize);
+            }
             let roster = Roster::new(Arc::clone(segment), CONTROL, layout.world);
             roster.enter(job.rank, &machine::cpus(), machine::quota());
         };
@@ -91,8 +95,10 @@ impl Shared {
         for (start, len) in (0..world).map(|rank| layout.ring_block(rank)) {
             segment.prefer_huge(start, len);
         }
-        let direct = Direct::new(Boards::new(Arc::clone(&segment), layout), rank, crowd, tuning);
-        let node = Node::new(segment, layout, (roster, rank), (tuning, crowd), config.manner(crowd));
+        let boards = Boards::new(Arc::clone(&segment), layout);
+        let peers = if tuning.kernel == NEVER { Peers::none(world) } else { Peers::find(&boards, known) };
+        let direct = Direct::new(boards, rank, crowd, tuning).reading(peers.clone());
+        let node = Node::new(segment, layout, (roster, rank), (tuning, crowd), peers, config.manner(crowd));
         Ok(Shared { node, direct, heap: Arc::new(heap), listener: joined.listener })
     }
 

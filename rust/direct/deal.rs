@@ -42,6 +42,8 @@ pub struct Deal<'a> {
     pub(super) ask: bool,
     /// Whether only the root shows, or only the root takes.
     pub(super) rooted: bool,
+    /// Whether no rank combines anything: bytes are only moved.
+    pub(super) moves: bool,
     pub(super) push: Option<Push>,
 }
 
@@ -115,7 +117,7 @@ impl<'a> Deal<'a> {
     pub fn all_gather(blocks: Blocks<'a>, certain: bool, (dst, src): (Bytes<'a>, Bytes<'a>)) -> Deal<'a> {
         let size = if certain { Size::Known(blocks.longest()) } else { Size::Supposed(src.len()) };
         let take = Take::Blocks { dst, blocks, from: 0..blocks.count() };
-        Deal { show: Some(src), cut: None, take, own: src, size, ask: false, rooted: false, push: None }
+        Deal { show: Some(src), cut: None, take, own: src, size, ask: false, rooted: false, moves: true, push: None }
     }
 
     /// The same on `root` only; `dst` of other ranks is not looked at.
@@ -147,6 +149,7 @@ impl<'a> Deal<'a> {
             size: Size::Known(blocks.longest()),
             ask: false,
             rooted: true,
+            moves: true,
             push: None,
         }
     }
@@ -169,6 +172,7 @@ impl<'a> Deal<'a> {
             size,
             ask: false,
             rooted: false,
+            moves: true,
             push: None,
         }
     }
@@ -190,6 +194,7 @@ impl<'a> Deal<'a> {
             size,
             ask: false,
             rooted: false,
+            moves: false,
             push: None,
         }
     }
@@ -201,7 +206,17 @@ impl<'a> Deal<'a> {
             false => (Some(src), Take::Nothing),
         };
         let push = Some(Push::Part { root, reducer });
-        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), ask: false, rooted: true, push }
+        Deal {
+            show,
+            cut: None,
+            take,
+            own: src,
+            size: Size::Known(src.len()),
+            ask: false,
+            rooted: true,
+            moves: false,
+            push,
+        }
     }
 
     /// `dst` = combination of the `src` of ranks 0 to this one.
@@ -209,7 +224,17 @@ impl<'a> Deal<'a> {
         let take = Take::Combined { dst, reducer, from: 0..seat.me + 1 };
         // Nobody takes anything from the last rank.
         let show = (seat.me + 1 < seat.world).then_some(src);
-        Deal { show, cut: None, take, own: src, size: Size::Known(src.len()), ask: false, rooted: false, push: None }
+        Deal {
+            show,
+            cut: None,
+            take,
+            own: src,
+            size: Size::Known(src.len()),
+            ask: false,
+            rooted: false,
+            moves: false,
+            push: None,
+        }
     }
 
     /// The same without this rank's own `src`; rank 0 gets the identity.
@@ -223,7 +248,8 @@ impl<'a> Deal<'a> {
             0 => Take::Identity { dst, dtype, op },
             me => Take::Combined { dst, reducer, from: 0..me },
         };
-        Deal { take, ..Deal::scan(seat, reducer, (dst, src)) }
+        // Of two ranks, one takes what the other has.
+        Deal { take, moves: seat.world == 2, ..Deal::scan(seat, reducer, (dst, src)) }
     }
 
     /// The same of a rank that, if `ask`, wants to hear all lengths before anything moves.

@@ -3,6 +3,7 @@
 //! ```text
 //! lines      up to 1 KiB: what is shown came with the arrival
 //! in place   large arrays made by `arx.empty`: read, or written, where they lie (`in_place`)
+//! by kernel  large private arrays that are only moved: read where they lie, by the kernel (`by_kernel`)
 //! rounds     all others: slice by slice through the staging rings (`rounds`)
 //! ```
 //! A crowd needs no way of its own. Its ranks meet once, the last to arrive looks at all lines for everybody, and what fits
@@ -78,7 +79,7 @@ impl Direct {
             self.take(turn, wait, deal, &Site::Lines)?;
         } else if let Some(way) = self.way_in_place(turn, deal, longest) {
             self.deal_in_place(turn, wait, deal, way)?;
-        } else {
+        } else if !self.deal_by_kernel(turn, wait, deal, longest)? {
             self.deal_in_rounds(turn, wait, deal, longest)?;
         }
         Ok(Dealt::Done)
@@ -110,7 +111,10 @@ impl Direct {
     /// Arrives with word of where this rank's arrays are, and what has been staged of them.
     fn show_place(&mut self, turn: &Turn, wait: &mut Wait<'_>, deal: &Deal<'_>) -> Result<(), Stop> {
         let mut place = self.offer(turn, deal);
-        if place.input.is_none() || !self.is_large(turn, deal, deal.size.bytes()) {
+        let size = deal.size.bytes();
+        let stays = place.input.is_some() && self.is_large(turn, deal, size)
+            || place.address.is_some() && self.is_for_kernel(turn, deal, size);
+        if !stays {
             place.staged = self.stage_first_round(deal, wait)?;
         }
         self.arrive(turn, place);

@@ -47,6 +47,7 @@ impl Direct {
         if deal.overwrites() || !deal.size.is_shared() && !self.offer_table(turn, deal) {
             return place;
         }
+        place.address = self.offer_address(deal);
         let own = self.boards.offset_of(deal.own);
         place.input = match deal.show {
             Some(array) if !array.is_empty() => self.boards.offset_of(array),
@@ -107,12 +108,16 @@ impl Direct {
     /// Where in the segment the block is that `rank` shows to this one.
     pub(super) fn block_at(&self, turn: &Turn, deal: &Deal<'_>, rank: usize) -> usize {
         let array = self.place(turn, rank).input.expect("every rank has offered its array");
-        array
-            + match (deal.cut, deal.size.is_shared()) {
-                (None, _) => 0,
-                (Some(cut), true) => cut.of(self.me).start,
-                (Some(_), false) => self.table_entry(turn, rank),
-            }
+        array + self.block_start(turn, deal, rank)
+    }
+
+    /// Where in what `rank` shows the block for this one starts.
+    pub(super) fn block_start(&self, turn: &Turn, deal: &Deal<'_>, rank: usize) -> usize {
+        match (deal.cut, deal.size.is_shared()) {
+            (None, _) => 0,
+            (Some(cut), true) => cut.of(self.me).start,
+            (Some(_), false) => self.table_entry(turn, rank),
+        }
     }
 
     /// Where blocks start that the others could not know: behind the head line, a word for each rank. Whether there is room.

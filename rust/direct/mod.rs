@@ -21,12 +21,14 @@
 
 pub mod board;
 mod broadcast;
+mod by_kernel;
 mod calibrate;
 mod crowd;
 mod deal;
 mod exchange;
 mod in_place;
 mod lines;
+mod peers;
 mod ring;
 mod rounds;
 mod shards;
@@ -43,6 +45,7 @@ use crate::wait::{Stop, Wait};
 pub use board::Boards;
 pub use deal::{Deal, Seat};
 pub use exchange::Dealt;
+pub use peers::{Known, Peers};
 pub use shards::{Parts, Pieces, Shards};
 pub use words::{Board, Code, Control, PAYLOAD, Place};
 
@@ -57,10 +60,15 @@ pub struct Tuning {
     pub round: usize,
     /// From here on symmetric arrays are combined in place. `MEASURE` until that is found out (`calibrate`).
     pub symmetric: usize,
+    /// From here on private blocks that are only moved are read by the kernel; `NEVER` if not at all.
+    pub kernel: usize,
 }
 
 /// For `Tuning::symmetric`: to be measured on the first array for which it matters.
 pub const MEASURE: usize = usize::MAX;
+
+/// For `Tuning::kernel`.
+pub const NEVER: usize = usize::MAX;
 
 /// Which way a call takes; all ranks come to the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,11 +124,13 @@ pub struct Direct {
     /// More ranks than cores.
     crowd: bool,
     tuning: Tuning,
+    /// The other ranks, as far as their own memory can be read.
+    peers: Peers,
     /// Where in the stream through the rings the next call begins; the same on every rank between calls.
     position: u64,
     /// Up to here my ring may be written: everybody has read what was there before.
     free_until: u64,
-    /// Operations on symmetric arrays so far, and votes; the same on every rank between calls.
+    /// Operations on others' arrays so far, and votes; the same on every rank between calls.
     writes: u64,
     votes: u64,
 }
@@ -131,7 +141,13 @@ impl Direct {
             tuning.chunk.max(tuning.round.div_ceil(boards.world()).next_multiple_of(64) * (boards.world() + 1));
         assert!(boards.ring_len() >= 4 * largest, "a ring has room for a piece written, one read and one between them");
         let free_until = boards.ring_len() as u64;
-        Direct { world: boards.world(), boards, me, crowd, tuning, position: 0, free_until, writes: 0, votes: 0 }
+        let (world, peers) = (boards.world(), Peers::none(boards.world()));
+        Direct { world, boards, me, crowd, tuning, peers, position: 0, free_until, writes: 0, votes: 0 }
+    }
+
+    /// The same of a rank that can read the memory of `peers`.
+    pub fn reading(self, peers: Peers) -> Direct {
+        Direct { peers, ..self }
     }
 
     pub fn boards(&self) -> &Boards {
@@ -181,7 +197,7 @@ impl Direct {
         src: Bytes<'_>,
     ) -> Result<Verdict, Stop> {
         let [input, output] = [src, dst].map(|array| self.boards.offset_of(array));
-        let place = Place { input, output, staged: self.position };
+        let place = Place { input, output, ..Place::private(self.position) };
         if !self.wants_symmetric(turn, src.len()) || place.symmetric().is_none() {
             return self.all_reduce_staged(turn, wait, reducer, dst, src);
         }

@@ -133,10 +133,7 @@ impl Direct {
         if let Some(first) = &staged {
             self.stage_parts(first, parts, src, wait)?;
         }
-        self.arrive(
-            turn,
-            Place { input: None, output: None, staged: staged.as_ref().map_or(self.position, |r| r.end) },
-        );
+        self.arrive(turn, Place::private(staged.as_ref().map_or(self.position, |r| r.end)));
         if self.gather(turn, wait)? == Verdict::Differs {
             return Ok(Verdict::Differs);
         }

@@ -70,12 +70,14 @@ pub struct Place {
     pub output: Option<usize>,
     /// Ring position up to which this rank's input was staged before it arrived.
     pub staged: u64,
+    /// Address, in this rank's own process, of what it brings, if all may read it there and this rank can read the others'.
+    pub address: Option<usize>,
 }
 
 impl Place {
     /// Of private arrays.
     pub fn private(staged: u64) -> Place {
-        Place { input: None, output: None, staged }
+        Place { input: None, output: None, staged, address: None }
     }
 
     /// Of input and output, if neither is private.
@@ -115,8 +117,9 @@ impl Head {
 
     #[inline]
     pub fn set_place(&self, place: Place) {
-        let [input, output] = [place.input, place.output].map(|at| at.map_or(0, |at| at as u64 + 1));
-        for (word, value) in self.body.iter().zip([input, output, place.staged]) {
+        let [input, output, address] =
+            [place.input, place.output, place.address].map(|at| at.map_or(0, |at| at as u64 + 1));
+        for (word, value) in self.body.iter().zip([input, output, place.staged, address]) {
             word.store(value, Ordering::Relaxed);
         }
     }
@@ -124,9 +127,9 @@ impl Head {
     /// Only after `arrived`.
     #[inline]
     pub fn place(&self) -> Place {
-        let [input, output, staged] = [0, 1, 2].map(|k: usize| self.body[k].load(Ordering::Relaxed));
-        let [input, output] = [input, output].map(|at| (at as usize).checked_sub(1));
-        Place { input, output, staged }
+        let [input, output, staged, address] = [0, 1, 2, 3].map(|k: usize| self.body[k].load(Ordering::Relaxed));
+        let [input, output, address] = [input, output, address].map(|at| (at as usize).checked_sub(1));
+        Place { input, output, staged, address }
     }
 
     /// Bytes of the block that the owner brings, in calls in which ranks do not know that of each other.
@@ -185,8 +188,10 @@ pub struct Progress {
     pub reduced: Mark,
     /// I have read what I need of everybody's ring up to here.
     pub read: Mark,
-    /// Number of operations on symmetric arrays in which I have written all that I have to into everybody's.
+    /// Number of operations on others' arrays in which I have read and written all that I have to.
     pub wrote: Mark,
+    /// The last of these in which the kernel did not let me read. Before `wrote`, which publishes it.
+    pub refused: Mark,
     /// Rank 0's: what it has decided for all so far (`calibrate`).
     pub vote: Mark,
 }
@@ -242,6 +247,31 @@ impl Note {
     }
 }
 
+/// A word of a rank's private memory, by which the others find out whether they can read there (`peers`).
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct Sample {
+    pid: AtomicU64,
+    address: AtomicU64,
+    value: AtomicU64,
+}
+
+impl Sample {
+    pub fn show(&self, pid: u32, address: usize, value: u64) {
+        self.address.store(address as u64, Ordering::Relaxed);
+        self.value.store(value, Ordering::Relaxed);
+        // publishes: address and value
+        self.pid.store(u64::from(pid), Ordering::Release);
+    }
+
+    /// Process, address and value; none before they have been shown.
+    pub fn shown(&self) -> Option<(u32, usize, u64)> {
+        // acquires what `show` published
+        let pid = u32::try_from(self.pid.load(Ordering::Acquire)).ok().filter(|pid| *pid != 0)?;
+        Some((pid, self.address.load(Ordering::Relaxed) as usize, self.value.load(Ordering::Relaxed)))
+    }
+}
+
 /// What one rank writes and the others read.
 #[repr(C, align(4096))]
 #[cfg_attr(loom, derive(Debug, Default))]
@@ -249,6 +279,7 @@ pub struct Board {
     pub(super) arrivals: [Arrival; GENERATIONS as usize],
     pub progress: Progress,
     notes: [Note; GENERATIONS as usize],
+    pub sample: Sample,
 }
 
 impl Board {

@@ -7,7 +7,7 @@ use crate::error::{Rank, list};
 const MAGIC: u64 = u64::from_le_bytes(*b"arx\0\0\0\x02\0");
 
 /// Words that rank 0 decides for all, without meaning here.
-pub type Settings = [u64; 4];
+pub type Settings = [u64; 5];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -68,7 +68,7 @@ impl Frame {
                 let [world, control, board] = [size(2)?, size(3)?, size(4)?];
                 let [ring, pipe, heap] = [size(5)?, size(6)?, size(7)?];
                 let layout = Layout { base: 0, world, control, board, ring, pipe, heap };
-                Frame::Welcome { layout, settings: [word(8)?, word(9)?, word(10)?, word(11)?] }
+                Frame::Welcome { layout, settings: [word(8)?, word(9)?, word(10)?, word(11)?, word(12)?] }
             }
             3 => Frame::Ready,
             4 => Frame::Go,
@@ -98,7 +98,7 @@ mod tests {
         let layout = Layout { base: 0, world: 5, control: 1, board: 2, ring: 3, pipe: 4, heap: 6 };
         let frames = [
             Frame::Hello { rank: 3, world: 5 },
-            Frame::Welcome { layout, settings: [1, 2, 3, 4] },
+            Frame::Welcome { layout, settings: [1, 2, 3, 4, 5] },
             Frame::Ready,
             Frame::Go,
             Frame::Refused("rank 3 is taken — by another".into()),

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use arx::arena::{Layout, Segment};
-use arx::direct::{Board, Boards, Control, Direct, Tuning};
+use arx::direct::{Board, Boards, Control, Direct, Known, Peers, Tuning};
 use arx::dtype::{DType, ReduceOp};
 use arx::kernels::{Bytes, Isa, Reducer};
 use arx::wait::{Patience, Plain, Stop, Wait, raise};
@@ -47,6 +47,8 @@ struct Job {
     /// By rank: the call that it is in.
     at: Vec<AtomicU64>,
     failed: AtomicBool,
+    /// All ranks are one process, which can read itself.
+    known: Known,
 }
 
 impl Job {
@@ -54,7 +56,10 @@ impl Job {
         let layout = Layout::new(terms.world, size_of::<Control>(), size_of::<Board>(), terms.ring(), 0, terms.heap);
         let segment = Arc::new(Segment::create(layout.total()).expect("memory").0);
         let at = (0..terms.world).map(|_| AtomicU64::new(0)).collect();
-        Job { terms, segment, layout, at, failed: AtomicBool::new(false) }
+        let known = Known::new().expect("random numbers");
+        let job = Job { terms, segment, layout, at, failed: AtomicBool::new(false), known };
+        (0..terms.world).for_each(|rank| job.known.show(&job.boards(), rank));
+        job
     }
 
     fn boards(&self) -> Boards {
@@ -132,7 +137,14 @@ pub struct Rank<'a> {
 impl<'a> Rank<'a> {
     fn new(job: &'a Job, me: usize) -> Rank<'a> {
         let Terms { world, crowd, tuning, .. } = job.terms;
-        Rank { job, me, world, direct: Direct::new(job.boards(), me, crowd, tuning) }
+        let boards = job.boards();
+        let peers = Peers::find(&boards, None);
+        Rank { job, me, world, direct: Direct::new(boards, me, crowd, tuning).reading(peers) }
+    }
+
+    /// Finds out anew whose memory it can read. Before its first call.
+    pub fn find_peers(&mut self) {
+        *self = Rank::new(self.job, self.me);
     }
 
     /// Runs call `sequence`, which waits as ranks that outnumber the cores do.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use arx::arena::{Layout, Segment};
-use arx::direct::{Algorithm as Path, Board, Boards, Control, Direct, MEASURE, Tuning, Turn};
+use arx::direct::{Algorithm as Path, Board, Boards, Control, Direct, MEASURE, NEVER, Tuning, Turn};
 use arx::engine::{Halt, Header};
 use arx::error::Rank;
 use arx::hierarchy::{Hosts, Session};
@@ -115,7 +115,7 @@ impl Member {
 pub fn job<T: Send>(members: &[Vec<Rank>], crowd: bool, work: impl Fn(&mut Member) -> T + Sync) -> Vec<T> {
     let world: usize = members.iter().map(Vec::len).sum();
     let mut links: Vec<Option<Connected>> = connect_all(world).into_iter().map(Some).collect();
-    let tuning = Tuning { chunk: 256, round: 4096, symmetric: MEASURE };
+    let tuning = Tuning { chunk: 256, round: 4096, symmetric: MEASURE, kernel: NEVER };
     let mut ranks = Vec::new();
     for on_host in members {
         let (control, board, pipe) = (size_of::<Control>(), size_of::<Board>(), Ring::size(PIPE));

@@ -1,0 +1,146 @@
+//! Deals among private arrays that the kernel reads where they lie: worlds of threads, which read their own process by the same
+//! call. That a rank is not allowed to is a seccomp filter on its thread, as containers have them on all.
+
+mod host;
+
+use arx::direct::{NEVER, Tuning};
+use arx::dtype::DType;
+use arx::wait::Stop;
+use host::family::{Kind, Lengths, Step};
+use host::{Rank, Terms};
+
+/// Rings that are longer than all blocks: with two ranks, whole arrays that do not fit into one come through them.
+const TUNING: Tuning = Tuning { chunk: 2048, round: 1024, symmetric: NEVER, kernel: 64 };
+
+/// Bytes of a block at most. If blocks differ, one has a third of that at least: too much to come with the arrival.
+const SIZES: [usize; 3] = [3300, 4096, 6144];
+
+fn terms(world: usize, crowd: bool) -> Terms {
+    Terms { world, crowd, tuning: TUNING, heap: 1 << 20 }
+}
+
+/// Whether calls of that kind are left to the kernel; whole arrays are with two ranks only.
+fn is_for_kernel(kind: Kind, world: usize) -> bool {
+    match kind {
+        Kind::Scatter { .. } | Kind::AllToAll { .. } => true,
+        Kind::AllGather { .. } | Kind::Gather { .. } | Kind::Exscan => world == 2,
+        _ => false,
+    }
+}
+
+/// Everything in every size, blocks as long as each other or not.
+fn steps(world: usize) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (k, size) in SIZES.into_iter().enumerate() {
+        for (j, kind) in Kind::family(k % world).into_iter().enumerate() {
+            let dtype = [DType::UInt8, DType::Int32, DType::Float32, DType::Float64][(k + j) % 4];
+            for lengths in [Lengths::Even, Lengths::Uneven] {
+                steps.push(Step::new(kind, dtype, lengths(size / dtype.size())));
+            }
+        }
+    }
+    // Where the only block that would have to move is empty, all go in place.
+    let moves = |step: &Step| {
+        !matches!((world, step.kind, step.lengths), (2, Kind::Gather { root: 1, .. }, Lengths::Uneven(_)))
+    };
+    steps.retain(moves);
+    steps
+}
+
+/// Operations on others' arrays that a rank has been through.
+fn operations(rank: &Rank<'_>) -> u64 {
+    rank.direct.boards().of(rank.me).progress.wrote.position()
+}
+
+/// Plays all steps; `during` is run before each of them. How many were left to the kernel.
+fn play(rank: &mut Rank<'_>, mut during: impl FnMut(usize, &Rank<'_>)) -> Result<u64, Stop> {
+    let (mut sequence, mut count) = (1, 0);
+    for (k, step) in steps(rank.world).iter().enumerate() {
+        during(k, rank);
+        let before = operations(rank);
+        rank.play(sequence, step)?;
+        let done = operations(rank) - before;
+        assert!(done <= u64::from(is_for_kernel(step.kind, rank.world)), "{step:?}: {done} operations");
+        (sequence, count) = (sequence + step.calls(rank.world), count + done);
+    }
+    Ok(count)
+}
+
+/// Steps that are for the kernel by their kind and by the length of the longest block.
+fn expected(world: usize) -> u64 {
+    steps(world).iter().filter(|step| is_for_kernel(step.kind, world)).count() as u64
+}
+
+fn every_world(work: impl Fn(&mut Rank<'_>) -> Result<(), Stop> + Copy + Send + Sync + 'static) {
+    for world in 2..=9 {
+        for crowd in [false, true] {
+            host::run(format!("{world} ranks, crowd: {crowd}"), terms(world, crowd), work);
+        }
+    }
+}
+
+#[test]
+fn private_arrays_are_read_where_they_lie() {
+    every_world(|rank| {
+        let count = play(rank, |_, _| ())?;
+        assert_eq!(count, expected(rank.world));
+        Ok(())
+    });
+}
+
+#[test]
+fn if_one_rank_cannot_read_the_others_nobody_does() {
+    every_world(|rank| {
+        if rank.me == rank.world / 2 {
+            filter::refuse_reading();
+            rank.find_peers();
+        }
+        assert_eq!(play(rank, |_, _| ())?, 0);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_rank_that_may_not_read_any_more_gets_its_blocks_through_the_rings() {
+    every_world(|rank| {
+        let last = rank.world - 1;
+        let count = play(rank, |k, rank| {
+            if k == 7 && rank.me == last {
+                filter::refuse_reading();
+            }
+        })?;
+        let before =
+            steps(rank.world).iter().take(7).filter(|step| is_for_kernel(step.kind, rank.world)).count() as u64;
+        let refused = |who: usize| rank.direct.boards().of(who).progress.refused.position();
+        // Those before, and the one in which it came out. The others were not refused anything.
+        assert_eq!((0..rank.world).map(refused).max(), Some(count));
+        assert!(before < count && count < expected(rank.world), "{before} {count}");
+        assert_eq!((0..last).map(refused).max(), Some(0));
+        Ok(())
+    });
+}
+
+/// What the kernel lets a thread do.
+mod filter {
+    const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+    const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+
+    /// From now on this thread may not read the memory of processes.
+    pub fn refuse_reading() {
+        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        let mut program = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            step(equal, 0, 1, libc::SYS_process_vm_readv as u32),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, REFUSE),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, ALLOW),
+        ];
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        // SAFETY: `program` and what it points to live until the kernel has copied them.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        assert!(done, "seccomp filters: {}", std::io::Error::last_os_error());
+    }
+}
