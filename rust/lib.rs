@@ -25,8 +25,9 @@
 //! 1. `schedule`, `select` and `plan` do no I/O, read no clock, have no unsafe: same arguments, same value.
 //! 2. `engine` names no algorithm and no medium; `transport` knows its peer, not the world, and never reduces; `kernels`
 //!    knows no ranks, `direct` knows neither Python nor how ranks met, `arena` knows no collective.
-//! 3. `unsafe` stays in `arena/segment`, `direct/board`, `kernels/{cast, copy, x86}`, `transport/{shm/ring, tcp/sockets}`
-//!    and `python/`; each of these files says `#![allow(unsafe_code)]` and every block has its `SAFETY`.
+//! 3. `unsafe` stays in `arena/segment`, `direct/{board, peers}`, `kernels/{cast, copy, x86}`,
+//!    `transport/{shm/ring, tcp/sockets}` and `python/`; each of these files says `#![allow(unsafe_code)]` and every block has
+//!    its `SAFETY`.
 //! 4. Once a group is connected only `wait` blocks, and nothing waits without a deadline and a look at the alarm.
 //! 5. Every rank ends with the same bits, on every run, whatever the order of arrival.
 //! 6. No thread of arx attaches to Python, except the caller's own.

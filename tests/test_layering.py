@@ -48,6 +48,7 @@ ROOMS = {
 UNSAFE_FILES = {
     "arena/segment.rs",
     "direct/board.rs",
+    "direct/peers.rs",
     "kernels/cast.rs",
     "kernels/copy.rs",
     "kernels/x86.rs",

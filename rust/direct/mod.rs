@@ -9,14 +9,14 @@
 //!   symmetric  large arrays made by `arx.empty`: each rank combines its part straight out of, and into, everybody's array
 //!   shards     a host's part in a collective that spans hosts
 //! all other collectives are one: who shows what to whom, and what is taken of it (`deal`), through the same lines, rings
-//!   (`rounds`) and arrays (`in_place`)
+//!   (`rounds`) and arrays (`in_place`); what is only moved also straight out of other ranks' own memory (`by_kernel`)
 //! in a crowd (more ranks than cores) the last to arrive looks at all lines, and combines arrays up to 32 KiB, for everybody
 //! ```
 //! Every path combines contributions in rank order and computes each element either once, or on every rank by the same
 //! instructions in the same order, so that all ranks hold the same bits.
 //!
 //! `words` holds all words that ranks share, and why a line or a ring may be written again; `board` says where they lie,
-//! and the bytes that they guard. This room knows neither Python nor how ranks found each other; it is told by [`Wait`] when
+//! and the bytes that they guard; `peers` whose own memory can be read. This room knows neither Python nor how ranks found each other; it is told by [`Wait`] when
 //! to give up, and leaves to the communicator what to say then.
 
 pub mod board;
