@@ -171,6 +171,7 @@ def different(calls):
 DIFFERENT = {
     "dtype": (lambda: arx.all_gather(np.ones(2)), lambda: arx.all_gather(np.ones(2, "f4")), ["float64", "float32"]),
     "shape": (lambda: arx.all_gather(np.ones((2, 3))), lambda: arx.all_gather(np.ones((2, 4))), ["(2, 3)", "(2, 4)"]),
+    "axis": (lambda: arx.all_gather(np.ones((2, 2))), lambda: arx.all_gather(np.ones((2, 2)), axis=1), ["axis=1"]),
     "root": (lambda: arx.gather(np.ones(2), 0), lambda: arx.gather(np.ones(2), 1), ["root=0", "root=1"]),
     "collective": (lambda: arx.scan(np.ones(2)), lambda: arx.exscan(np.ones(2)), ["scan", "exscan"]),
     "op": (lambda: arx.reduce(np.ones(2)), lambda: arx.reduce(np.ones(2), op="max"), ["sum", "max"]),

@@ -20,7 +20,7 @@ pub enum Collective {
         op: ReduceOp,
         root: u32,
     },
-    /// Blocks may differ in length along `axis`.
+    /// Blocks may differ in their first length. `axis` is where the caller's arrays have that axis.
     AllGather {
         axis: usize,
     },
@@ -71,11 +71,16 @@ impl Collective {
         }
     }
 
-    /// The axis along which ranks may come with different lengths.
-    fn loose(self) -> Option<usize> {
+    /// Whether ranks may come with different first lengths.
+    fn is_loose(self) -> bool {
+        let gathers = self.axis().is_some();
+        gathers || self == Collective::AllToAll { counts: true }
+    }
+
+    /// Of who gathers.
+    fn axis(self) -> Option<usize> {
         match self {
             Collective::AllGather { axis } | Collective::Gather { axis, .. } => Some(axis),
-            Collective::AllToAll { counts: true } => Some(0),
             _ => None,
         }
     }
@@ -146,9 +151,8 @@ impl Call<'_> {
     /// Equal for equal calls on every rank; the time-out is each rank's own affair.
     pub fn fingerprint(&self) -> u64 {
         let (_, kind, root) = self.collective.words();
-        let loose = self.collective.loose();
         let detail = root.map_or(0, u64::from) | self.collective.op().map_or(0, |op| 1 + op as u64) << 32;
-        let mut hash = mix(kind, mix(detail, 0));
+        let mut hash = mix(kind, mix(detail, self.collective.axis().unwrap_or(0) as u64));
         if self.algorithm != Algorithm::Auto {
             hash = text_hash(hash, &self.algorithm.to_string());
         }
@@ -157,14 +161,8 @@ impl Call<'_> {
             Element::Opaque(text) => text_hash(mix(hash, 0), text),
         };
         hash = mix(hash, self.shape.len() as u64);
-        hash = match loose {
-            None => self.shape.iter().fold(hash, |h, n| mix(h, *n as u64)),
-            // A length that may differ counts as 1 more than any that an array can have.
-            Some(axis) => {
-                let word = |(k, n): (usize, &usize)| if k == axis { u64::MAX } else { *n as u64 };
-                self.shape.iter().enumerate().fold(hash, |h, dim| mix(h, word(dim)))
-            }
-        };
+        let fixed = usize::from(self.collective.is_loose()).min(self.shape.len());
+        hash = self.shape[fixed..].iter().fold(hash, |h, n| mix(h, *n as u64));
         if !self.counts.is_empty() {
             hash = self.counts.iter().fold(mix(hash, self.counts.len() as u64), |h, n| mix(h, *n as u64));
         }
@@ -184,6 +182,9 @@ impl Call<'_> {
         }
         if let Some(root) = root {
             let _ = write!(text, "root={root}, ");
+        }
+        if let Some(axis) = self.collective.axis().filter(|axis| *axis != 0) {
+            let _ = write!(text, "axis={axis}, ");
         }
         let element = match self.element {
             Element::Number(dtype) => dtype.name(),

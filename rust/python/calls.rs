@@ -159,8 +159,8 @@ pub fn gather<'py>(
     let checked = options.check(Algorithm::Auto)?;
     let input = Array::of(x)?;
     let collective = match root {
-        None => Collective::AllGather { axis: 0 },
-        Some(root) => Collective::Gather { root, axis: 0 },
+        None => Collective::AllGather { axis },
+        Some(root) => Collective::Gather { root, axis },
     };
     let what = checked.what(collective, input.kind.clone(), input.shape());
     let (len, world) = (input.len(), group.size() as usize);
