@@ -60,7 +60,7 @@ pub fn reduce<'py>(
 ///     Receives the result; may contain `x`, exactly where this rank's block belongs. By default a new array is made, which costs
 ///     more than the transfer when it is large.
 /// axis : int, optional
-///     The axis to join along; 0 by default.
+///     The axis to join along; 0 by default, the same on all ranks.
 /// group, timeout, name, async_op
 ///     As in `all_reduce`, which also lists the errors.
 ///
