@@ -206,7 +206,12 @@ impl Desk {
         self.alert(if departs { &departed } else { &[] });
     }
 
-    pub fn orphan(&self) {
+    /// Rank 0 is gone; `verdict` if it had not left by itself.
+    pub fn orphan(&self, job: &Group, verdict: Option<Verdict>) {
+        // First: a call that finds nobody to judge, and no verdict, makes one of its own, which may name another rank.
+        if let Some(verdict) = verdict {
+            self.pronounce(job, verdict);
+        }
         self.papers().orphaned = true;
         self.alert(&[]);
     }
@@ -283,6 +288,22 @@ mod tests {
         assert!(desk.seat(&first).is_none(), "it is past");
         assert!(!desk.open(&second).is_broken(1), "the same ranks, another group");
         assert_eq!(desk.papers().seats.len(), 1);
+    }
+
+    #[test]
+    fn whoever_sees_that_rank_0_is_gone_sees_the_verdict_too() {
+        let desk = Arc::new_cyclic(|desk: &std::sync::Weak<Desk>| {
+            let desk = desk.clone();
+            let look = move |_: &[(Rank, State)]| {
+                let desk = desk.upgrade().expect("it is alive");
+                let seat = desk.seat(&Group::job(2)).expect("the group of all");
+                assert!(!desk.is_orphaned() || seat.verdict().is_some());
+            };
+            Desk::new(Box::new(look)).expect("descriptors")
+        });
+        let verdict = Verdict { kind: Kind::Lost, ranks: vec![0], text: "rank 0 lost".into() };
+        desk.orphan(&Group::job(2), Some(verdict));
+        assert!(desk.is_orphaned());
     }
 
     #[test]

@@ -144,9 +144,8 @@ impl Operator {
     /// Rank 0 is gone. Nobody is left to judge, but everybody sees the same.
     fn abandoned(&mut self, end: End) {
         let members = &self.contacts.members;
-        self.desk.orphan();
         if self.desk.has_left(0) {
-            return;
+            return self.desk.orphan(&self.job, None);
         }
         let host = &members[0].host;
         let (lost, why): (Vec<Rank>, String) = match end {
@@ -158,7 +157,7 @@ impl Operator {
             End::Closed => (vec![0], format!("{} is gone (killed, crashed, out of memory?)", members[0])),
         };
         let text = format!("{} lost: {why}. The group is closed", ranks(&lost));
-        self.desk.pronounce(&self.job, Verdict { kind: Kind::Lost, ranks: lost, text });
+        self.desk.orphan(&self.job, Some(Verdict { kind: Kind::Lost, ranks: lost, text }));
     }
 
     /// News from rank 0, for this rank. What it answers at once.
