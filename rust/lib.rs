@@ -44,6 +44,8 @@ pub mod admission;
 #[cfg(not(loom))]
 pub mod arena;
 #[cfg(not(loom))]
+pub mod codec;
+#[cfg(not(loom))]
 pub mod communicator;
 #[cfg(not(loom))]
 pub mod direct;

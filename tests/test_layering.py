@@ -20,6 +20,7 @@ ROOMS = {
     "machine": set(),
     "wait": {"sync"},
     "kernels": {"dtype"},
+    "codec": {"dtype", "kernels"},
     "schedule": set(),
     "select": {"schedule"},
     "plan": {"schedule"},

@@ -1,17 +1,14 @@
 //! Halves to float32 and back, for where partial results travel: kept in float32 they are rounded once, at the end.
 
+use std::marker::PhantomData;
+
 use super::Bytes;
 use super::cast::{Plain, typed};
 use super::generic::{Machine, each};
 use super::half;
 use super::isa::{self, Isa};
-use super::table::{Baseline, Shell};
-#[cfg(target_arch = "x86_64")]
-use super::x86;
+use super::vector::{Loop, vectorised_with};
 use crate::dtype::DType;
-
-/// Memory of the result, operand; as many elements in each.
-pub(super) type Converter = fn(Bytes<'_>, Bytes<'_>);
 
 /// What becomes of one element, for a block of them.
 pub(super) trait Conversion {
@@ -67,9 +64,19 @@ fn settled(x: f32) -> f32 {
     if x.is_nan() { f32::NAN } else { x }
 }
 
-/// The loop; compiled once per instruction set, like `generic::reduce`.
+/// Memory of the result, operand; as many elements in each.
+struct Convert<'a, C>(Bytes<'a>, Bytes<'a>, PhantomData<C>);
+
+impl<C: Conversion> Loop for Convert<'_, C> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: Machine>(self, machine: M) {
+        convert::<M, C>(machine, self.0, self.1);
+    }
+}
+
 #[inline(always)]
-pub(super) fn convert<M: Machine, C: Conversion>(machine: M, dst: Bytes<'_>, src: Bytes<'_>) {
+fn convert<M: Machine, C: Conversion>(machine: M, dst: Bytes<'_>, src: Bytes<'_>) {
     const BLOCK: usize = 64;
     let (dst, src) = (typed::<C::To>(dst), typed::<C::From>(src));
     assert!(dst.len() == src.len(), "a conversion between different numbers of elements");
@@ -90,14 +97,8 @@ pub(super) fn convert<M: Machine, C: Conversion>(machine: M, dst: Bytes<'_>, src
     }
 }
 
-fn with_isa<C: Conversion>(isa: Isa) -> Converter {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => x86::Avx2::converter::<C>(),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => x86::Avx512::converter::<C>(),
-        _ => Baseline::converter::<C>(),
-    }
+fn with_isa<C: Conversion>(isa: Isa, dst: Bytes<'_>, src: Bytes<'_>) {
+    vectorised_with(isa, Convert::<C>(dst, src, PhantomData));
 }
 
 /// `dst[i] = src[i]`, exactly: halves of type `half` as float32.
@@ -110,12 +111,11 @@ pub fn widen(half: DType, dst: Bytes<'_>, src: Bytes<'_>) {
 
 /// The same by one instruction set, which this machine must have.
 pub fn widen_with(isa: Isa, half: DType, dst: Bytes<'_>, src: Bytes<'_>) {
-    let converter = match half {
-        DType::Float16 => with_isa::<Widen16>(isa),
-        DType::BFloat16 => with_isa::<WidenBrain>(isa),
+    match half {
+        DType::Float16 => with_isa::<Widen16>(isa, dst, src),
+        DType::BFloat16 => with_isa::<WidenBrain>(isa, dst, src),
         other => panic!("{other} is no 16-bit float"),
-    };
-    converter(dst, src);
+    }
 }
 
 /// `dst[i] = src[i]` rounded to nearest even: float32 as halves of type `half`.
@@ -128,10 +128,9 @@ pub fn narrow(half: DType, dst: Bytes<'_>, src: Bytes<'_>) {
 
 /// The same by one instruction set, which this machine must have.
 pub fn narrow_with(isa: Isa, half: DType, dst: Bytes<'_>, src: Bytes<'_>) {
-    let converter = match half {
-        DType::Float16 => with_isa::<Narrow16>(isa),
-        DType::BFloat16 => with_isa::<NarrowBrain>(isa),
+    match half {
+        DType::Float16 => with_isa::<Narrow16>(isa, dst, src),
+        DType::BFloat16 => with_isa::<NarrowBrain>(isa, dst, src),
         other => panic!("{other} is no 16-bit float"),
-    };
-    converter(dst, src);
+    }
 }

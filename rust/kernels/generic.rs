@@ -79,7 +79,7 @@ impl<F: Elementwise> Fold for F {
 }
 
 /// What a set of instructions adds to the portable code. The results are the same bits; only the time differs.
-pub(super) trait Machine: Copy {
+pub trait Machine: Copy {
     fn widen_f16<const N: usize>(self, x: [u16; N]) -> [f32; N];
     fn narrow_f16<const N: usize>(self, x: [f32; N]) -> [u16; N];
 }

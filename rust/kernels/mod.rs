@@ -25,6 +25,7 @@ mod logic;
 mod ops;
 mod order;
 mod table;
+mod vector;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -36,9 +37,11 @@ use std::cell::Cell;
 use crate::dtype::{DType, ReduceOp};
 pub use convert::{narrow, narrow_with, widen, widen_with};
 pub use copy::{copy, copy_streaming};
+pub use generic::Machine;
 pub use identity::fill_identity;
 pub use isa::{Isa, chosen};
 use table::{Baseline, Kernel};
+pub use vector::{Loop, vectorised, vectorised_with};
 
 /// Memory that other owners may alias: a destination may be exactly one of its sources, and a peer may hold it mapped. Elements
 /// are only read and written through this module.

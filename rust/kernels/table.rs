@@ -4,7 +4,6 @@ use std::ops::{BitAnd, BitOr, BitXor};
 
 use super::Bytes;
 use super::cast::Plain;
-use super::convert::{Conversion, Converter, convert};
 use super::generic::{Fold, Portable, reduce};
 use super::half::{self, Half, InFloat32};
 use super::logic::{self, All, And, Any, Byte, Int16, Int32, Int64, Odd, Or, Pair, Truth, Xor};
@@ -18,7 +17,6 @@ pub(super) type Kernel = fn(Bytes<'_>, &[Bytes<'_>], usize);
 /// An instruction set, as a place to compile the loop for.
 pub(super) trait Shell {
     fn kernel<F: Fold>() -> Kernel;
-    fn converter<C: Conversion>() -> Converter;
 }
 
 /// The baseline of the target.
@@ -27,9 +25,6 @@ pub(super) struct Baseline;
 impl Shell for Baseline {
     fn kernel<F: Fold>() -> Kernel {
         |dst, srcs, count| reduce::<Portable, F>(Portable, dst, srcs, count)
-    }
-    fn converter<C: Conversion>() -> Converter {
-        |dst, src| convert::<Portable, C>(Portable, dst, src)
     }
 }
 

@@ -10,12 +10,12 @@ use std::cell::Cell;
 use std::mem::transmute;
 
 use super::Bytes;
-use super::convert::{Conversion, Converter, convert};
 use super::copy::copy;
 use super::generic::{Fold, Machine, reduce};
 use super::half;
 use super::isa::{self, Isa};
 use super::table::{Kernel, Shell};
+use super::vector::Loop;
 
 pub(super) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
@@ -43,16 +43,16 @@ impl Shell for Avx2 {
         // SAFETY: the line above checked the instructions that `shell` is compiled for.
         |dst, srcs, count| unsafe { shell::<F>(dst, srcs, count) }
     }
+}
 
-    fn converter<C: Conversion>() -> Converter {
-        #[target_feature(enable = "avx2,f16c")]
-        fn shell<C: Conversion>(dst: Bytes<'_>, src: Bytes<'_>) {
-            convert::<Avx2, C>(Avx2(()), dst, src);
-        }
-        assert!(has_avx2(), "kernels for AVX2 on a machine without it");
-        // SAFETY: the line above checked the instructions that `shell` is compiled for.
-        |dst, src| unsafe { shell::<C>(dst, src) }
+pub(super) fn run_avx2<L: Loop>(job: L) -> L::Output {
+    #[target_feature(enable = "avx2,f16c")]
+    fn shell<L: Loop>(job: L) -> L::Output {
+        job.run(Avx2(()))
     }
+    assert!(has_avx2(), "kernels for AVX2 on a machine without it");
+    // SAFETY: the line above checked the instructions that `shell` is compiled for.
+    unsafe { shell(job) }
 }
 
 impl Machine for Avx2 {
@@ -101,16 +101,16 @@ impl Shell for Avx512 {
         // SAFETY: the line above checked the instructions that `shell` is compiled for.
         |dst, srcs, count| unsafe { shell::<F>(dst, srcs, count) }
     }
+}
 
-    fn converter<C: Conversion>() -> Converter {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-        fn shell<C: Conversion>(dst: Bytes<'_>, src: Bytes<'_>) {
-            convert::<Avx512, C>(Avx512(()), dst, src);
-        }
-        assert!(has_avx512(), "kernels for AVX-512 on a machine without it");
-        // SAFETY: the line above checked the instructions that `shell` is compiled for.
-        |dst, src| unsafe { shell::<C>(dst, src) }
+pub(super) fn run_avx512<L: Loop>(job: L) -> L::Output {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
+    fn shell<L: Loop>(job: L) -> L::Output {
+        job.run(Avx512(()))
     }
+    assert!(has_avx512(), "kernels for AVX-512 on a machine without it");
+    // SAFETY: the line above checked the instructions that `shell` is compiled for.
+    unsafe { shell(job) }
 }
 
 impl Machine for Avx512 {
