@@ -9,6 +9,8 @@
 //! nothing panics or allocates by a length that is only claimed. The bits of a result do not depend on the instruction set.
 
 mod dice;
+pub mod low_rank;
+pub mod sparse;
 
 pub use dice::Dice;
 
