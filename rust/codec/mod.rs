@@ -10,6 +10,8 @@
 
 mod dense;
 mod dice;
+pub mod low_rank;
+pub mod sparse;
 
 pub use dense::Dense;
 pub use dice::Dice;

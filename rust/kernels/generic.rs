@@ -82,6 +82,8 @@ impl<F: Elementwise> Fold for F {
 pub trait Machine: Copy {
     fn widen_f16<const N: usize>(self, x: [u16; N]) -> [f32; N];
     fn narrow_f16<const N: usize>(self, x: [f32; N]) -> [u16; N];
+    /// Bit i says whether element i is larger than `bound`.
+    fn above(self, x: &[i32; 64], bound: i32) -> u64;
 }
 
 /// `f` of every element. A plain loop: `array::map` does not reliably vectorise at this length.
@@ -281,5 +283,9 @@ impl Machine for Portable {
     #[inline(always)]
     fn narrow_f16<const N: usize>(self, x: [f32; N]) -> [u16; N] {
         each(x, half::narrow_f16)
+    }
+    #[inline(always)]
+    fn above(self, x: &[i32; 64], bound: i32) -> u64 {
+        x.iter().enumerate().fold(0, |mask, (i, x)| mask | u64::from(*x > bound) << i)
     }
 }

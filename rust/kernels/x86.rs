@@ -1,5 +1,5 @@
-//! The loop compiled for AVX2 and AVX-512, and the two things that the compiler does not find: float16 conversion, and stores that
-//! go past the caches.
+//! The loop compiled for AVX2 and AVX-512, and the three things that the compiler does not find: float16 conversion, comparison
+//! into bits, and stores that go past the caches.
 //!
 //! A shell is a function with `#[target_feature]` into which `generic::reduce` is inlined; nobody gets hold of one without
 //! `has_avx2` or `has_avx512`.
@@ -85,6 +85,20 @@ impl Machine for Avx2 {
         }
         y
     }
+
+    #[inline(always)]
+    fn above(self, x: &[i32; 64], bound: i32) -> u64 {
+        let mut mask = 0;
+        for (i, x) in x.as_chunks::<8>().0.iter().enumerate() {
+            // SAFETY: `self` proves AVX2; array and vector of the same size, in which every bit pattern is valid.
+            let larger = unsafe {
+                let x = transmute::<[i32; 8], __m256i>(*x);
+                _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(x, _mm256_set1_epi32(bound))))
+            };
+            mask |= u64::from(larger as u8) << (8 * i);
+        }
+        mask
+    }
 }
 
 /// AVX-512 with what every server part since 2017 has of it. As a value: the proof, as with `Avx2`.
@@ -142,6 +156,18 @@ impl Machine for Avx512 {
             *y = half::narrow_f16(*x);
         }
         y
+    }
+
+    #[inline(always)]
+    fn above(self, x: &[i32; 64], bound: i32) -> u64 {
+        let mut mask = 0;
+        for (i, x) in x.as_chunks::<16>().0.iter().enumerate() {
+            // SAFETY: `self` proves AVX-512 F; array and vector of the same size, in which every bit pattern is valid.
+            let larger =
+                unsafe { _mm512_cmpgt_epi32_mask(transmute::<[i32; 16], __m512i>(*x), _mm512_set1_epi32(bound)) };
+            mask |= u64::from(larger) << (16 * i);
+        }
+        mask
     }
 }
 

@@ -1,0 +1,107 @@
+//! Payloads as a whole: what comes back, what is refused, what is added.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn coded(picks: &[u32], values: &[f32], count: usize, how: Values) -> Vec<u8> {
+    let mut payload = vec![];
+    encode(picks, values, count, how, &mut payload);
+    payload
+}
+
+type Decoded = Result<(Vec<u32>, Vec<f32>), Malformed>;
+
+fn decoded(payload: &[u8], count: usize, how: Values) -> Decoded {
+    let (mut picks, mut values) = (vec![1; 3], vec![1.0; 3]);
+    decode(payload, count, how, &mut picks, &mut values).map(|()| (picks, values))
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn float32_values_travel_as_they_are() {
+    let (picks, values) = ([1, 4, 900], [1.5, f32::from_bits(0xffc0_0007), -0.0]);
+    let payload = coded(&picks, &values, 1000, Values::Float32);
+    let expected = [&[0, 3, 0, 0, 0, 1, 2, 0xff, 0x06][..], &[0, 0, 0xc0, 0x3f], &[7, 0, 0xc0, 0xff], &[0, 0, 0, 0x80]];
+    assert_eq!(payload, expected.concat());
+    let (same_picks, same_values) = decoded(&payload, 1000, Values::Float32).expect("as encoded");
+    assert_eq!((same_picks, bits(&same_values)), (picks.to_vec(), bits(&values)));
+}
+
+#[test]
+fn a_payload_goes_behind_what_is_there() {
+    let mut payload = vec![8, 9];
+    encode(&[2], &[0.5], 10, Values::Float32, &mut payload);
+    assert_eq!(payload, [&[8, 9][..], &coded(&[2], &[0.5], 10, Values::Float32)].concat());
+}
+
+#[test]
+fn values_that_are_too_few_or_too_many_are_refused() {
+    let payload = coded(&[2, 5], &[0.5, 0.25], 10, Values::Float32);
+    let refused = Err(Malformed("another number of values than of picks"));
+    assert_eq!(decoded(&payload[..payload.len() - 1], 10, Values::Float32), refused);
+    assert_eq!(decoded(&[&payload[..], &[0]].concat(), 10, Values::Float32), refused);
+}
+
+#[test]
+fn elements_are_taken_put_and_added() {
+    let (picks, mut values, mut array) = ([0, 2, 3], vec![], [1.0, 2.0, 3.0, 4.0]);
+    gather(&picks, &array, &mut values);
+    assert_eq!(values, [1.0, 3.0, 4.0]);
+    add(&picks, &[10.0, 20.0, 30.0], &mut array);
+    assert_eq!(array, [11.0, 2.0, 23.0, 34.0]);
+    scatter(&picks, &values, &mut array);
+    assert_eq!(array, [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn the_largest_of_each_add_up() {
+    let mut sum = [0.0; 4];
+    for array in [[9.0, 0.0, 0.0, 1.0], [0.0, 8.0, 0.0, 1.0]] {
+        let (mut picks, mut values) = (vec![], vec![]);
+        top_k(&array, 1, &mut picks);
+        gather(&picks, &array, &mut values);
+        let (picks, values) =
+            decoded(&coded(&picks, &values, 4, Values::Float32), 4, Values::Float32).expect("as encoded");
+        add(&picks, &values, &mut sum);
+    }
+    assert_eq!(sum, [9.0, 8.0, 0.0, 0.0]);
+}
+
+/// Places of any density, and a value for each.
+fn supports() -> impl Strategy<Value = (Vec<u32>, Vec<f32>, usize)> {
+    (1_usize..3000, any::<u64>(), 0.0..=1.0).prop_map(|(count, seed, share)| {
+        let mut picks = vec![];
+        random_k(count, (count as f64 * share) as usize, crate::codec::Dice::new(&[seed]), &mut picks);
+        let values = picks.iter().map(|pick| *pick as f32 - 0.25 * count as f32).collect();
+        (picks, values, count)
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_payload_comes_back_and_is_no_longer_than_promised((picks, values, count) in supports()) {
+        let payload = coded(&picks, &values, count, Values::Float32);
+        prop_assert!(payload.len() <= max_len(count, picks.len(), Values::Float32));
+        prop_assert_eq!(decoded(&payload, count, Values::Float32), Ok((picks, values)));
+    }
+
+    #[test]
+    fn damaged_payloads_decode_or_are_refused(
+        (picks, values, count) in supports(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut payload = coded(&picks, &values, count, Values::Float32);
+        prop_assert!(decoded(&payload[..cut.index(payload.len())], count, Values::Float32).is_err());
+        let place = at.index(payload.len());
+        payload[place] = byte;
+        if let Ok((picks, values)) = decoded(&payload, count, Values::Float32) {
+            prop_assert_eq!(coded(&picks, &values, count, Values::Float32), payload);
+        }
+    }
+}
