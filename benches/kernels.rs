@@ -1,7 +1,8 @@
-//! Sums of two sources and copies, against `memcpy` of the same traffic, per instruction set.
+//! Sums of two sources and copies, against `memcpy` of the same traffic, and dense codecs, per instruction set.
 //!
 //! A sum of two sources into one of them reads two bytes and writes one; `memcpy` reads one and writes one. Throughput counts those
 //! bytes, so that figures of one size compare directly.
+//! A codec's throughput counts the bytes of float32 that it encodes or decodes.
 //! 64 KiB stays in the cache of the core; 64 MiB leaves every cache but the largest.
 //! Run with `cargo bench --bench kernels`, or `-- 65536` for one size.
 
@@ -9,6 +10,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 use std::time::Duration;
 
+use arx::codec::{Dense, Dice};
 use arx::dtype::{DType, ReduceOp};
 use arx::kernels::{Bytes, Isa, Reducer, copy, copy_streaming};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -67,9 +69,39 @@ fn copies(c: &mut Criterion) {
     group.finish();
 }
 
+const CODECS: [(&str, Dense); 6] = [
+    ("float16", Dense::Float16),
+    ("bfloat16", Dense::BFloat16),
+    ("int8", Dense::Int8 { block: 256, stochastic: false }),
+    ("int8-stochastic", Dense::Int8 { block: 256, stochastic: true }),
+    ("int4", Dense::Int4 { block: 64, stochastic: false }),
+    ("int4-stochastic", Dense::Int4 { block: 64, stochastic: true }),
+];
+
+fn codecs(c: &mut Criterion) {
+    let dice = Dice::new(&[1]);
+    for size in [1 << 20, 16 << 20] {
+        let mut values: Vec<f32> = (0..size / 4).map(|i| (i as f32 * 0.618_034).fract() - 0.5).collect();
+        for (name, dense) in CODECS {
+            let mut group = c.benchmark_group(format!("{name}/{size}"));
+            group.throughput(Throughput::Bytes(size as u64));
+            let mut payload = vec![0; dense.payload_len(values.len())];
+            for isa in Isa::available() {
+                group.bench_function(BenchmarkId::new("encode", isa), |bencher| {
+                    bencher.iter(|| dense.encode_with(isa, black_box(&values), dice, 0, black_box(&mut payload)));
+                });
+                group.bench_function(BenchmarkId::new("decode", isa), |bencher| {
+                    bencher.iter(|| dense.decode_with(isa, black_box(&payload), black_box(&mut values)));
+                });
+            }
+            group.finish();
+        }
+    }
+}
+
 criterion_group! {
     name = kernels;
     config = Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);
-    targets = sums, copies
+    targets = sums, copies, codecs
 }
 criterion_main!(kernels);

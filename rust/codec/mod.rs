@@ -8,10 +8,12 @@
 //! A payload comes from another process, so decoding takes it as any bytes: what no encoder writes is refused (`Malformed`), and
 //! nothing panics or allocates by a length that is only claimed. The bits of a result do not depend on the instruction set.
 
+mod dense;
 mod dice;
 pub mod low_rank;
 pub mod sparse;
 
+pub use dense::Dense;
 pub use dice::Dice;
 
 /// A payload that no encoder writes.

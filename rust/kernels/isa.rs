@@ -77,7 +77,7 @@ pub fn chosen() -> Result<Isa, String> {
 }
 
 /// `chosen`, for those who come after its error was reported.
-pub(super) fn current() -> Isa {
+pub fn current() -> Isa {
     chosen().unwrap_or_else(|_| Isa::detected())
 }
 

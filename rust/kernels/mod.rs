@@ -39,7 +39,7 @@ pub use convert::{narrow, narrow_with, widen, widen_with};
 pub use copy::{copy, copy_streaming};
 pub use generic::Machine;
 pub use identity::fill_identity;
-pub use isa::{Isa, chosen};
+pub use isa::{Isa, chosen, current};
 use table::{Baseline, Kernel};
 pub use vector::{Loop, vectorised, vectorised_with};
 

@@ -1,0 +1,124 @@
+//! Codes of eight and of four bits in bytes.
+//!
+//! ```text
+//! Int8    byte i                   code i                  -127 ... 127
+//! Int4    byte j of 32 in a piece  code j │ code j + 32    -7 ... 7     low │ high four bits
+//! ```
+//! Codes 32 apart share a byte, so that neighbours in a vector stay neighbours. A shorter piece of n elements is cut in the same
+//! way: byte j holds codes j and j + n/2, rounded up; what an odd n leaves is 0.
+
+use super::grains::PIECE;
+
+pub(super) trait Width: Copy {
+    /// The largest code.
+    const TOP: i32;
+    /// Bytes of a scale: the upper ones of a float32.
+    const SCALE: usize;
+
+    /// Bytes of `count` codes.
+    fn bytes(count: usize) -> usize;
+    /// Where code `i` of a piece of `count` stands, as if the piece were full.
+    fn place(i: usize, count: usize) -> usize;
+    /// Writes the codes of a full piece, in `bytes(PIECE)` bytes.
+    fn pack(codes: &[i32; PIECE], bytes: &mut [u8]);
+    fn unpack(bytes: &[u8]) -> [i32; PIECE];
+    /// Whether some code is -TOP - 1.
+    fn holds_nan(bytes: &[u8]) -> bool;
+    /// Whether the bytes of `count` codes hold nothing else.
+    fn ends_clean(bytes: &[u8], count: usize) -> bool;
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Int8;
+
+impl Width for Int8 {
+    const TOP: i32 = 127;
+    const SCALE: usize = 4;
+
+    #[inline(always)]
+    fn bytes(count: usize) -> usize {
+        count
+    }
+
+    #[inline(always)]
+    fn place(i: usize, _count: usize) -> usize {
+        i
+    }
+
+    #[inline(always)]
+    fn pack(codes: &[i32; PIECE], bytes: &mut [u8]) {
+        let bytes = bytes.first_chunk_mut::<PIECE>().expect("a byte for each");
+        for i in 0..PIECE {
+            bytes[i] = codes[i] as u8;
+        }
+    }
+
+    #[inline(always)]
+    fn unpack(bytes: &[u8]) -> [i32; PIECE] {
+        let bytes = bytes.first_chunk::<PIECE>().expect("a byte for each");
+        let mut codes = [0; PIECE];
+        for i in 0..PIECE {
+            codes[i] = i32::from(bytes[i] as i8);
+        }
+        codes
+    }
+
+    #[inline(always)]
+    fn holds_nan(bytes: &[u8]) -> bool {
+        bytes.iter().fold(false, |found, byte| found | (*byte == 0x80))
+    }
+
+    #[inline(always)]
+    fn ends_clean(_bytes: &[u8], _count: usize) -> bool {
+        true
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Int4;
+
+impl Width for Int4 {
+    const TOP: i32 = 7;
+    const SCALE: usize = 2;
+
+    #[inline(always)]
+    fn bytes(count: usize) -> usize {
+        count.div_ceil(2)
+    }
+
+    #[inline(always)]
+    fn place(i: usize, count: usize) -> usize {
+        let half = count.div_ceil(2);
+        if i < half { i } else { i - half + PIECE / 2 }
+    }
+
+    #[inline(always)]
+    fn pack(codes: &[i32; PIECE], bytes: &mut [u8]) {
+        let bytes = bytes.first_chunk_mut::<{ PIECE / 2 }>().expect("a byte for two");
+        for j in 0..PIECE / 2 {
+            bytes[j] = (codes[j] & 15 | codes[PIECE / 2 + j] << 4) as u8;
+        }
+    }
+
+    #[inline(always)]
+    fn unpack(bytes: &[u8]) -> [i32; PIECE] {
+        let bytes = bytes.first_chunk::<{ PIECE / 2 }>().expect("a byte for two");
+        let mut codes = [0; PIECE];
+        for j in 0..PIECE / 2 {
+            let pair = i32::from(bytes[j] as i8);
+            codes[j] = pair << 28 >> 28;
+            codes[PIECE / 2 + j] = pair >> 4;
+        }
+        codes
+    }
+
+    #[inline(always)]
+    fn holds_nan(bytes: &[u8]) -> bool {
+        bytes.iter().fold(false, |found, byte| found | (byte & 0x0f == 0x08) | (byte & 0xf0 == 0x80))
+    }
+
+    #[inline(always)]
+    fn ends_clean(bytes: &[u8], count: usize) -> bool {
+        count.is_multiple_of(2) || bytes.last().is_some_and(|byte| byte >> 4 == 0)
+    }
+}
