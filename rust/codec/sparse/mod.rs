@@ -18,7 +18,7 @@ mod radix;
 mod random;
 mod select;
 
-use super::Malformed;
+use super::{Dense, Dice, Malformed};
 pub use places::{decode_picks, encode_picks};
 pub use random::random_k;
 pub use select::{at_least, top_k};
@@ -28,15 +28,31 @@ pub use select::{at_least, top_k};
 pub enum Values {
     /// As they are.
     Float32,
+    /// As `Dense::Float16` has them.
+    Float16,
+    /// As `Dense::Int8` has them: rounded to nearest, in blocks of 256 picks.
+    Int8,
 }
 
 impl Values {
-    /// Bytes of the values of `picks` picks.
-    fn len(self, picks: usize) -> usize {
+    /// The codec of the picked values, as an array by themselves.
+    fn dense(self) -> Option<Dense> {
         match self {
-            Values::Float32 => picks * size_of::<f32>(),
+            Values::Float32 => None,
+            Values::Float16 => Some(Dense::Float16),
+            Values::Int8 => Some(Dense::Int8 { block: 256, stochastic: false }),
         }
     }
+
+    /// Bytes of the values of `picks` picks.
+    fn len(self, picks: usize) -> usize {
+        self.dense().map_or(picks * size_of::<f32>(), |dense| dense.payload_len(picks))
+    }
+}
+
+/// What codecs that round to nearest ask for and do not throw.
+fn no_dice() -> Dice {
+    Dice::new(&[])
 }
 
 /// The most bytes of a payload with `k` picks of `count` elements.
@@ -49,11 +65,15 @@ pub fn max_len(count: usize, k: usize, how: Values) -> usize {
 /// # Panics
 /// Unless there are as many values as picks; as `encode_picks`.
 pub fn encode(picks: &[u32], values: &[f32], count: usize, how: Values, payload: &mut Vec<u8>) {
-    assert!(picks.len() == values.len(), "{} values for {} picks", values.len(), picks.len());
-    payload.reserve(max_len(count, picks.len(), how));
-    encode_picks(picks, count, payload);
-    match how {
-        Values::Float32 => payload.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+    assert_paired(picks, values);
+    let room = begin(picks, count, how, payload);
+    match how.dense() {
+        Some(dense) => dense.encode(values, no_dice(), 0, room),
+        None => {
+            for (bytes, value) in room.as_chunks_mut::<4>().0.iter_mut().zip(values) {
+                *bytes = value.to_le_bytes();
+            }
+        }
     }
 }
 
@@ -62,10 +82,20 @@ pub fn encode(picks: &[u32], values: &[f32], count: usize, how: Values, payload:
 /// # Panics
 /// As `encode`.
 pub fn encode_rest(picks: &[u32], values: &mut [f32], count: usize, how: Values, payload: &mut Vec<u8>) {
-    encode(picks, values, count, how, payload);
-    match how {
-        Values::Float32 => values.fill(0.0),
-    }
+    let Some(dense) = how.dense() else {
+        encode(picks, values, count, how, payload);
+        return values.fill(0.0);
+    };
+    assert_paired(picks, values);
+    dense.encode_rest(values, no_dice(), 0, begin(picks, count, how, payload));
+}
+
+/// Appends places; returns room for the values behind them.
+fn begin<'a>(picks: &[u32], count: usize, how: Values, payload: &'a mut Vec<u8>) -> &'a mut [u8] {
+    encode_picks(picks, count, payload);
+    let start = payload.len();
+    payload.resize(start + how.len(picks.len()), 0);
+    &mut payload[start..]
 }
 
 /// Decodes a payload of an array of `count` elements. `picks` and `values` are cleared before, and mean nothing after an error. Allocates
@@ -82,10 +112,16 @@ pub fn decode(
     if rest.len() != how.len(picks.len()) {
         return Err(Malformed("another number of values than of picks"));
     }
-    match how {
-        Values::Float32 => values.extend(rest.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
-    }
-    Ok(())
+    let Some(dense) = how.dense() else {
+        values.extend(rest.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+        return Ok(());
+    };
+    values.resize(picks.len(), 0.0);
+    dense.decode(rest, values)
+}
+
+fn assert_paired(picks: &[u32], values: &[f32]) {
+    assert!(picks.len() == values.len(), "{} values for {} picks", values.len(), picks.len());
 }
 
 /// `values` become those of `array` at `picks`.
@@ -102,7 +138,7 @@ pub fn gather(picks: &[u32], array: &[f32], values: &mut Vec<f32>) {
 /// # Panics
 /// When a pick lies beyond the array, or there are not as many values as picks.
 pub fn scatter(picks: &[u32], values: &[f32], array: &mut [f32]) {
-    assert!(picks.len() == values.len(), "{} values for {} picks", values.len(), picks.len());
+    assert_paired(picks, values);
     for (pick, value) in picks.iter().zip(values) {
         array[*pick as usize] = *value;
     }
@@ -113,7 +149,7 @@ pub fn scatter(picks: &[u32], values: &[f32], array: &mut [f32]) {
 /// # Panics
 /// As `scatter`.
 pub fn add(picks: &[u32], values: &[f32], array: &mut [f32]) {
-    assert!(picks.len() == values.len(), "{} values for {} picks", values.len(), picks.len());
+    assert_paired(picks, values);
     for (pick, value) in picks.iter().zip(values) {
         array[*pick as usize] += *value;
     }

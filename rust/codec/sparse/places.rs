@@ -170,7 +170,7 @@ fn read_short(bytes: &[u8], at: usize, next: u64, picks: &mut [u32; GROUP]) -> O
         *pick = place as u32;
         place += 1;
         len += 1 + long as usize;
-        window >>= 8 + 8 * long;
+        window = if long == 0 { window >> 8 } else { window >> 16 };
     }
     (other == 0).then_some((at + len, place))
 }
