@@ -42,6 +42,11 @@ impl DType {
         DType::Complex128,
     ];
 
+    /// By numpy's name.
+    pub fn parse(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|dtype| dtype.name() == name)
+    }
+
     /// numpy's name of the type.
     pub fn name(self) -> &'static str {
         match self {

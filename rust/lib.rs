@@ -17,7 +17,7 @@
 //!           │                                                                     ▼  of collectives ▼
 //!        arena/  one shared memfd                                          transport/  tcp · shm · mem
 //!           └──────────┬──────────────────┘
-//!        kernels/   wait   health/ (who is alive)   rendezvous/ (how ranks meet)   admission/ (who gets in)
+//!        kernels/   codec/   wait   health/ (who is alive)   rendezvous/ (how ranks meet)   admission/ (who gets in)
 //!                      dtype · blocks · error · sync · machine       leaves
 //! ```
 //!

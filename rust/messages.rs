@@ -56,6 +56,16 @@ impl Team {
     pub fn size(&self) -> u32 {
         self.ranks.len() as u32
     }
+
+    /// Ranks of the group, in the order of the team.
+    pub fn ranks(&self) -> &[Rank] {
+        &self.ranks
+    }
+
+    /// This rank's place among them.
+    pub fn place(&self) -> u32 {
+        self.me
+    }
 }
 
 /// What is to be done.
@@ -145,6 +155,22 @@ impl Messages {
         wait: &mut Wait<'_>,
     ) -> Result<(), Halt> {
         let (plan, peers) = self.plan(request, arrays);
+        self.carry_out(&plan, &peers, arrays, (arithmetic, header), wait)
+    }
+
+    /// The same for lengths that will hardly come again: the plan is not kept.
+    ///
+    /// # Panics
+    /// As `run`.
+    pub fn run_once(
+        &mut self,
+        request: &Request,
+        arrays: &Arrays<'_>,
+        arithmetic: Arithmetic,
+        header: Header,
+        wait: &mut Wait<'_>,
+    ) -> Result<(), Halt> {
+        let Kept { plan, peers, .. } = Kept::new(request, arrays);
         self.carry_out(&plan, &peers, arrays, (arithmetic, header), wait)
     }
 

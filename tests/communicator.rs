@@ -73,7 +73,16 @@ impl Array {
 
 fn call<'a>(collective: Collective, shape: &'a [usize], counts: &'a [usize]) -> Call<'a> {
     let element = Element::Number(DType::Int64);
-    Call { collective, element, shape, counts, algorithm: Algorithm::Auto, name: None, timeout: None }
+    Call {
+        collective,
+        element,
+        shape,
+        counts,
+        algorithm: Algorithm::Auto,
+        compression: None,
+        name: None,
+        timeout: None,
+    }
 }
 
 /// Sums in place.

@@ -34,17 +34,32 @@ ROOMS = {
     "health": {"admission", "arena", "error", "sync", "transport", "wait"},
     "direct": {"arena", "blocks", "dtype", "error", "kernels", "sync", "wait"},
     "messages": {"engine", "error", "kernels", "plan", "schedule", "transport", "wait"},
-    "hierarchy": {"blocks", "direct", "dtype", "engine", "error", "kernels", "messages", "plan", "schedule", "wait"},
+    "hierarchy": {
+        *("blocks", "codec", "direct", "dtype", "engine", "error", "kernels", "messages", "plan", "schedule"),
+        *("transport", "wait"),
+    },
     # Of `direct` only the thresholds on which all ranks must agree, of `health` the roster that tells who has come.
     "rendezvous": {"admission", "arena", "direct", "error", "health", "transport", "wait"},
     # It puts the rooms together.
     "communicator": {
-        *("admission", "arena", "blocks", "direct", "dtype", "engine", "error", "health", "hierarchy", "kernels"),
+        *(
+            "admission",
+            "arena",
+            "blocks",
+            "codec",
+            "direct",
+            "dtype",
+            "engine",
+            "error",
+            "health",
+            "hierarchy",
+            "kernels",
+        ),
         *("machine", "messages", "post", "rendezvous", "schedule", "select", "sync", "transport", "wait"),
     },
     "progress": {"communicator", "error", "wait"},
     # Of `direct` only the names of the algorithms, of `arena` only a piece of memory for a symmetric array.
-    "python": {"arena", "blocks", "communicator", "direct", "dtype", "error", "kernels", "progress", "wait"},
+    "python": {"arena", "blocks", "codec", "communicator", "direct", "dtype", "error", "kernels", "progress", "wait"},
 }
 UNSAFE_FILES = {
     "arena/segment.rs",
@@ -73,13 +88,14 @@ MODULES = {
     "functional": {"_arx"},
     "_work": {"_arx"},
     "_objects": {"_arx"},
-    "_many": {"_arx", "_objects", "_work", "errors"},
+    "compression": {"_arx", "compression"},
+    "_many": {"_arx", "_objects", "_work", "compression", "errors"},
     "_sharded": {"_arx", "_memory"},
-    "_bucketer": {"_arx", "_memory"},
+    "_bucketer": {"_arx", "_memory", "compression"},
     "_world": {"_arx", "errors", "launch"},
     "": {
         *("_arx", "_bucketer", "_groups", "_many", "_memory", "_objects", "_operations", "_sharded", "_work", "_world"),
-        *("errors", "functional"),
+        *("compression", "errors", "functional"),
     },
     "_testing_rank": {""},
     "testing": {"_testing_rank"},

@@ -1,6 +1,6 @@
 """Collective communication for Python on CPUs: all-reduce arrays in place, without MPI and without torch."""
 
-from arx import functional
+from arx import compression, functional
 from arx._arx import (
     ANY,
     Explanation,
@@ -84,6 +84,7 @@ __all__ = [
     "broadcast_object",
     "build_info",
     "coalesce",
+    "compression",
     "empty",
     "empty_like",
     "explain",

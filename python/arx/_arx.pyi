@@ -13,6 +13,8 @@ __all__ = [
     "Status",
     "Work",
     "_Buckets",
+    "_Codec",
+    "_Feedback",
     "_after_fork_in_child",
     "_coalescing",
     "_finish",
@@ -97,10 +99,41 @@ class Plan:
 
 @final
 class _Buckets:
-    def __new__(cls, group: Group, arrays: Sequence[Any], op: str) -> Self: ...
+    def __new__(
+        cls,
+        group: Group,
+        arrays: Sequence[Any],
+        op: str,
+        codecs: Sequence[tuple[_Codec, _Feedback | None]] | None = None,
+    ) -> Self: ...
     def begin(self) -> Work: ...
     def ready(self, number: int) -> None: ...
     def wait(self, number: int) -> bool: ...
+
+@final
+class _Codec:
+    """A codec, with its parameters checked."""
+
+    @staticmethod
+    def auto() -> _Codec: ...
+    @staticmethod
+    def dense(name: str, block: int, stochastic: bool) -> _Codec: ...
+    @staticmethod
+    def sparse(pick: str, amount: float, values: str, shared: bool) -> _Codec: ...
+    @staticmethod
+    def low_rank(rank: int) -> _Codec: ...
+    def encode(self, x: Any, seed: int) -> bytes: ...
+    def decode(self, payload: bytes, count: int) -> bytes: ...
+
+@final
+class _Feedback:
+    """What one array's calls leave behind for the next ones."""
+
+    def __new__(cls, momentum: float) -> Self: ...
+    @property
+    def steps(self) -> int: ...
+    def state(self) -> dict[str, Any] | None: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
 
 @final
 class _Any:
@@ -156,6 +189,7 @@ class Group:
         op: str | None = None,
         *,
         out: Any = None,
+        compression: Any = None,
         algo: str | None = None,
         timeout: float | None = None,
         name: str | None = None,
@@ -168,6 +202,7 @@ class Group:
         op: str | None = None,
         *,
         out: Any = None,
+        compression: Any = None,
         algo: str | None = None,
         timeout: float | None = None,
         name: str | None = None,
@@ -403,7 +438,9 @@ class Group:
         recv_tag: int | _Any | None = None,
         timeout: float | None = None,
     ) -> Status: ...
-    def explain(self, x: Any, op: str | None = None, *, algo: str | None = None) -> Explanation: ...
+    def explain(
+        self, x: Any, op: str | None = None, *, compression: Any = None, algo: str | None = None
+    ) -> Explanation: ...
     def shutdown(self) -> None: ...
     def _survey(self, rounds: int) -> list[float] | None: ...
     def _refuse(self, error: BaseException) -> BaseException: ...
@@ -422,6 +459,7 @@ def all_reduce(
     op: str | None = None,
     *,
     out: Any = None,
+    compression: Any = None,
     algo: str | None = None,
     group: Group | None = None,
     timeout: float | None = None,
@@ -434,6 +472,7 @@ def all_reduce(
     op: str | None = None,
     *,
     out: Any = None,
+    compression: Any = None,
     algo: str | None = None,
     group: Group | None = None,
     timeout: float | None = None,
@@ -682,7 +721,9 @@ def sendrecv(
     group: Group | None = None,
     timeout: float | None = None,
 ) -> Status: ...
-def explain(x: Any, op: str | None = None, *, group: Group | None = None, algo: str | None = None) -> Explanation: ...
+def explain(
+    x: Any, op: str | None = None, *, group: Group | None = None, compression: Any = None, algo: str | None = None
+) -> Explanation: ...
 def build_info() -> dict[str, Any]: ...
 def new_group(ranks: Iterable[int], *, name: str | None = None) -> Group | None: ...
 def listen(address: str | None, iface: str | None, port_range: str | None) -> Listening: ...

@@ -57,6 +57,8 @@ class GradientBucketer:
             order on all ranks. They are written in place; keep using these very arrays.
         bucket_bytes: how much a bucket holds; a larger array is one by itself.
         op: as in `arx.all_reduce`.
+        compression: as in `arx.all_reduce`, of each bucket; what is left out comes with the next step. A pipeline with
+            clip_norm or warm-up is for calls that see all gradients, or count them.
         group: whose ranks take part; instead of the world. The bucketer works in a group of its own made from it, so
             that the program can use `group` meanwhile. Making one is a collective call.
 
@@ -69,6 +71,7 @@ class GradientBucketer:
         *,
         bucket_bytes: int = _BUCKET,
         op: str = "avg",
+        compression: Any = None,
         group: _arx.Group | None = None,
     ) -> None:
         """Register `arrays`."""
@@ -85,7 +88,12 @@ class GradientBucketer:
         group = parent.new_group(range(parent.size), name="gradients")
         assert group is not None
         self._group = group
-        self._core = _arx._Buckets(self._group, [bucket.flat for bucket in self._buckets], op)
+        codecs = None
+        if compression is not None:
+            from arx.compression import _pipeline
+
+            codecs = _pipeline.of_buckets(compression, group, len(self._buckets))
+        self._core = _arx._Buckets(self._group, [bucket.flat for bucket in self._buckets], op, codecs)
         self._round: _arx.Work | None = None
 
     def ready(self, name: str | int) -> None:

@@ -25,6 +25,7 @@ def all_reduce_many(
     op: str = "sum",
     *,
     group: _arx.Group | None = None,
+    compression: Any = None,
     algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,
@@ -37,9 +38,11 @@ def all_reduce_many(
             match by name whatever the order. What `arx.all_reduce` takes.
         op: as in `arx.all_reduce`, for all of them.
         group: instead of the world.
+        compression: as in `arx.all_reduce`, of the arrays that travel together as of one. What is left out is kept if
+            there is a `name`.
         algo: as in `arx.all_reduce`.
         timeout: as in `arx.all_reduce`.
-        name: part of what ranks must agree on.
+        name: part of what ranks must agree on. Lists that are compressed need different ones.
         async_op: return at once, with an object like a `Work`; `wait()` returns `xs`.
 
     Returns:
@@ -58,6 +61,8 @@ def all_reduce_many(
     if names is not None:
         _agree(names, group, timeout)
     settings = {"op": op, "algo": algo, "timeout": timeout, "async_op": async_op}
+    if compression is not None:
+        settings["compression"] = _kept(compression, name, group)
     fused = _Fused(arrays, group, settings, _label(arrays, names, name))
     fused.begin()
     together = Together(fused, xs)
@@ -76,6 +81,17 @@ def _listed(xs: Any) -> tuple[list[Any], list[str] | None]:
         msg = f"all_reduce_many takes a list, a tuple or a dict of arrays, not {type(xs).__name__}"
         raise TypeError(msg)
     return list(xs), None
+
+
+def _kept(compression: Any, name: str | None, group: _arx.Group) -> Any:
+    """Return the pipeline; one that keeps nothing if the list has no name: a label says what is alike, not the same."""
+    from arx.compression import _pipeline
+
+    try:
+        chosen = _pipeline.pipeline(compression)
+        return chosen if name is not None else chosen.forgetful()
+    except (TypeError, ValueError) as error:
+        raise group._refuse(error) from None
 
 
 def _digest(words: Sequence[object]) -> bytes:
@@ -122,6 +138,7 @@ class _Fused:
         self._works: list[_arx.Work] = []
         self._unpack: list[tuple[Any, Any]] = []
         self._views = [(x, _numpy(x)) for x in arrays]
+        self._calls = 0
         self._done = False
 
     def begin(self) -> None:
@@ -148,7 +165,11 @@ class _Fused:
             self._reduce(flat)
 
     def _reduce(self, x: Any) -> None:
-        work = self._group.all_reduce(x, **self._settings, name=self._label)
+        name = self._label
+        if "compression" in self._settings:
+            name = f"{name} ({self._calls})"  # each keeps what it leaves out by itself
+        self._calls += 1
+        work = self._group.all_reduce(x, **self._settings, name=name)
         if self._settings["async_op"]:
             self._works.append(work)
 

@@ -20,6 +20,7 @@ def all_reduce(
     op: str = "sum",
     *,
     group: _arx.Group | None = None,
+    compression: Any = None,
     algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,
@@ -30,6 +31,7 @@ def all_reduce(
     op: str = "sum",
     *,
     group: _arx.Group | None = None,
+    compression: Any = None,
     algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,
@@ -39,6 +41,7 @@ def all_reduce(
     op: str = "sum",
     *,
     group: _arx.Group | None = None,
+    compression: Any = None,
     algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,
@@ -52,7 +55,8 @@ def all_reduce(
     >>> arx.functional.all_reduce(1.5, "max")  # doctest: +SKIP
     1.5
     """
-    return _as_given(x, _arx.all_reduce(_copied(x), op, group=group, algo=algo, timeout=timeout, name=name))
+    settings = {"compression": compression, "algo": algo, "timeout": timeout, "name": name}
+    return _as_given(x, _arx.all_reduce(_copied(x), op, group=group, **settings))
 
 
 def reduce(

@@ -8,13 +8,17 @@
 //! A payload comes from another process, so decoding takes it as any bytes: what no encoder writes is refused (`Malformed`), and
 //! nothing panics or allocates by a length that is only claimed. The bits of a result do not depend on the instruction set.
 
+mod choice;
 mod dense;
 mod dice;
+mod feedback;
 pub mod low_rank;
 pub mod sparse;
 
+pub use choice::{Codec, Pick, Selection, Share};
 pub use dense::Dense;
 pub use dice::Dice;
+pub use feedback::{Feedback, Of, State};
 
 /// A payload that no encoder writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

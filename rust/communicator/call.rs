@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::blocks::Blocks;
+use crate::codec::Codec;
 use crate::dtype::{DType, ReduceOp};
 
 use super::algorithm::Algorithm;
@@ -103,6 +104,23 @@ impl<'a> Cut<'a> {
     }
 }
 
+/// How values travel between hosts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Compression {
+    With(Codec),
+    /// With a codec that needs no feedback, where that is predicted to be faster.
+    Auto,
+}
+
+impl std::fmt::Display for Compression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Compression::With(codec) => codec.fmt(f),
+            Compression::Auto => f.write_str("auto"),
+        }
+    }
+}
+
 /// The type of an array's elements: one that can be reduced, or any other, which can only be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element<'a> {
@@ -118,6 +136,7 @@ pub struct Call<'a> {
     /// Lengths of all ranks' blocks, if the call names them: elements along the axis that is cut.
     pub counts: &'a [usize],
     pub algorithm: Algorithm,
+    pub compression: Option<Compression>,
     pub name: Option<&'a str>,
     /// Instead of the group's.
     pub timeout: Option<Duration>,
@@ -131,6 +150,7 @@ impl Call<'_> {
             shape: &[],
             counts: &[],
             algorithm: Algorithm::Auto,
+            compression: None,
             name: None,
             timeout,
         }
@@ -155,6 +175,9 @@ impl Call<'_> {
         let mut hash = mix(kind, mix(detail, self.collective.axis().unwrap_or(0) as u64));
         if self.algorithm != Algorithm::Auto {
             hash = text_hash(hash, &self.algorithm.to_string());
+        }
+        if let Some(compression) = self.compression {
+            hash = text_hash(mix(hash, 2), &compression.to_string());
         }
         hash = match self.element {
             Element::Number(dtype) => mix(hash, dtype as u64),
@@ -197,6 +220,9 @@ impl Call<'_> {
         if self.algorithm != Algorithm::Auto {
             let _ = write!(text, ", algo={}", self.algorithm);
         }
+        if let Some(compression) = self.compression {
+            let _ = write!(text, ", compression={compression}");
+        }
         if let Some(name) = self.name {
             let _ = write!(text, ", name='{name}'");
         }
@@ -236,6 +262,7 @@ mod tests {
             shape: &[2, 3],
             counts: &[],
             algorithm: Algorithm::Auto,
+            compression: None,
             name: None,
             timeout: None,
         }
@@ -270,6 +297,9 @@ mod tests {
             Call { algorithm: Algorithm::Direct(Way::Staged), ..base() },
             Call { name: Some("w"), ..base() },
             Call { name: Some("b"), ..base() },
+            Call { compression: Some(Compression::Auto), ..base() },
+            Call { compression: Some(Compression::With(Codec::LowRank(1))), ..base() },
+            Call { compression: Some(Compression::With(Codec::LowRank(2))), ..base() },
             Call::barrier(None),
         ];
         let mut prints: Vec<u64> = calls.iter().map(Call::fingerprint).collect();

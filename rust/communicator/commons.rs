@@ -21,6 +21,7 @@ use crate::schedule::cost::Model;
 use crate::sync::{AtomicU32, Ordering};
 use crate::wait::raise;
 
+use super::compression::Rates;
 use super::config::Manner;
 
 pub(super) const CONTROL: usize = size_of::<Control>();
@@ -50,6 +51,8 @@ pub(super) struct Plane {
     pub control: Arc<health::Control>,
     /// How the network was when the job formed: what all ranks know of it.
     pub model: Model,
+    /// And how fast the codecs are.
+    pub rates: Rates,
     /// Connections that a link is made of.
     pub streams: u16,
 }

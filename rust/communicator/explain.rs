@@ -8,7 +8,8 @@ use crate::kernels::Bytes;
 use crate::schedule::cost::Model;
 
 use super::algorithm::Algorithm;
-use super::call::Call;
+use super::call::{Call, Compression};
+use super::compression::Weighed;
 use super::network::{self, Network};
 
 /// An answer.
@@ -35,10 +36,42 @@ impl Explanation {
             Algorithm::Auto | Algorithm::Hierarchical(_) => direct_way(direct, array),
             other => (other.to_string(), "it was asked for".into()),
         };
+        let why = match call.compression {
+            Some(_) => format!("nothing is compressed inside a host; {why}"),
+            None => why,
+        };
         Explanation { algorithm: name, why, seconds: None, others: Vec::new() }
     }
 
+    /// With a codec between hosts, for an array of `count` elements.
+    fn compressed(network: &Network, hosts: &Hosts, compression: Compression, count: usize) -> Explanation {
+        let all = network.weigh(hosts, count);
+        let plain = all.iter().find(|way| way.codec.is_none()).map_or(0.0, |way| way.seconds);
+        let name = |way: &Weighed| way.codec.map_or("uncompressed".to_owned(), |codec| codec.to_string());
+        let chosen = match compression {
+            Compression::Auto => all.first(),
+            Compression::With(codec) => all.iter().find(|way| way.codec.is_some_and(|dense| codec == dense.into())),
+        };
+        let asked = match compression {
+            Compression::Auto => "it is predicted to be the fastest",
+            Compression::With(_) => "it was asked for",
+        };
+        let sums: Vec<String> =
+            all.iter().filter(|way| way.codec.is_some()).map(|way| inequality(way, plain)).collect();
+        let numbers = numbers(network.model());
+        let why = format!("{asked}; {}; {}; {numbers}", sums.join(", "), placement(hosts, count * size_of::<f32>()));
+        Explanation {
+            algorithm: chosen.map_or_else(|| compression.to_string(), name),
+            why,
+            seconds: chosen.map(|way| way.seconds),
+            others: all.iter().map(|way| (name(way), way.seconds)).collect(),
+        }
+    }
+
     pub(super) fn over_hosts(network: &Network, hosts: &Hosts, call: &Call<'_>, bytes: usize) -> Explanation {
+        if let Some(compression) = call.compression {
+            return Explanation::compressed(network, hosts, compression, bytes / call.reduction().0.size());
+        }
         let goal = network::goal(call.collective);
         let name = |algorithm| match network::is_flat(goal) {
             true => format!("{algorithm}"),
@@ -59,6 +92,22 @@ impl Explanation {
         };
         let why = format!("{why}; {}; {}", placement(hosts, bytes), numbers(network.model()));
         Explanation { algorithm: name(chosen), why, seconds: predicted(chosen), others }
+    }
+}
+
+/// What a codec costs and saves.
+fn inequality(way: &Weighed, plain: f64) -> String {
+    let (coding, wire) = (way.coding, way.seconds - way.coding);
+    let (codec, than) = (way.codec.expect("asked of codecs"), if way.seconds < plain { "<" } else { "≥" });
+    format!("{codec}: {} coding + {} on the wire {than} {} uncompressed", span(coding), span(wire), span(plain))
+}
+
+/// "12.3 us", "4.56 ms".
+pub fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.1} us", s * 1e6),
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
+        s => format!("{s:.2} s"),
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::hierarchy::{Announced, Hosts, has_order, is_rounded};
+use crate::codec::Codec;
+use crate::hierarchy::{Announced, Hosts, Ways, has_order, is_rounded};
 use crate::schedule::cost::Model;
 use crate::schedule::{self, Algorithm};
 use crate::select::{self, Choice, Order};
 
 use super::call::{Call, Collective, Element};
+use super::compression::{self, Rates, Weighed};
 
 /// Choices that are remembered; a training loop has one for each shape of its arrays.
 const REMEMBERED: usize = 64;
@@ -50,13 +52,18 @@ impl Question {
 #[derive(Debug)]
 pub(super) struct Network {
     model: Model,
+    rates: Rates,
     hosts: u32,
     made: Vec<(Question, Algorithm)>,
 }
 
 impl Network {
-    pub fn new(model: Model, hosts: &Hosts) -> Network {
-        Network { model, hosts: hosts.count() as u32, made: Vec::new() }
+    pub fn new(model: Model, rates: Rates, hosts: &Hosts) -> Network {
+        Network { model, rates, hosts: hosts.count() as u32, made: Vec::new() }
+    }
+
+    pub fn rates(&self) -> Rates {
+        self.rates
     }
 
     pub fn model(&self) -> &Model {
@@ -75,6 +82,16 @@ impl Network {
         }
         self.made.push((question, algorithm));
         algorithm
+    }
+
+    /// For the messages of a codec on `count` elements.
+    pub fn ways(&self, codec: Codec, hosts: &Hosts, count: usize) -> Ways {
+        compression::ways(&self.model, codec, hosts, count)
+    }
+
+    /// All-reduces of `count` elements of float32 with and without codecs, the fastest first.
+    pub fn weigh(&self, hosts: &Hosts, count: usize) -> Vec<Weighed> {
+        compression::weigh(&self.model, self.rates, hosts, count)
     }
 
     /// What is best for a barrier: whatever sends the whole of a single byte.
@@ -173,7 +190,7 @@ mod tests {
     fn choices_are_made_once_and_stay() {
         let hosts = Hosts::new((0..8).map(|rank| vec![rank]).collect(), 0);
         let model = Model { alpha: 2e-5, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0 };
-        let mut network = Network::new(model, &hosts);
+        let mut network = Network::new(model, Rates::default(), &hosts);
         let sum = call(ReduceOp::Sum, DType::Float32);
         for bytes in (0..200).map(|k| 8 << (k % 26)) {
             assert_eq!(network.algorithm(&sum, bytes, &hosts), network.choices(&sum, bytes, &hosts)[0].algorithm);

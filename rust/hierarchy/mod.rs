@@ -25,9 +25,11 @@
 //! rows        which blocks which team carries, where an array is cut into a block per rank
 //! moving      all-gather in rows; gather, scatter and all-to-all among all ranks by messages
 //! combining   reduce-scatter in rows; scans along all ranks by messages, whose order is that of ranks
+//! compressed  all-reduce with a codec between hosts
 //! ```
 
 mod combining;
+mod compressed;
 mod hosts;
 mod moving;
 mod rows;
@@ -43,6 +45,7 @@ use crate::messages::{Arrays, Messages, Request, Team, aligned};
 use crate::schedule::{Algorithm, Collective};
 use crate::wait::Wait;
 
+pub use compressed::{Squeeze, Ways, Workspace};
 pub use hosts::Hosts;
 pub use moving::Announced;
 

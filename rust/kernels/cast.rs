@@ -21,6 +21,15 @@ macro_rules! plain {
 }
 plain!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
 
+/// Private numbers as memory that everything here works on.
+#[inline]
+pub fn bytes_of(values: &mut [f32]) -> Bytes<'_> {
+    let bytes = size_of_val(values);
+    // SAFETY: the borrow is exclusive and becomes a shared one of the same memory; a float consists of bytes, all of which may have
+    // any value; `Cell<u8>` has the layout of `u8`.
+    unsafe { std::slice::from_raw_parts(values.as_mut_ptr().cast::<Cell<u8>>(), bytes) }
+}
+
 /// `bytes` as elements. Panics unless they are aligned and hold a whole number of them.
 #[inline(always)]
 pub(super) fn typed<T: Plain>(bytes: Bytes<'_>) -> &[Cell<T>] {

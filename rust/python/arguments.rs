@@ -78,6 +78,21 @@ pub fn reducible(array: &Array<'_>, op: ReduceOp) -> PyResult<()> {
     }
 }
 
+/// Whether a codec can work on `array`: sums and averages of real floats.
+pub fn compressible(array: &Array<'_>, op: ReduceOp) -> PyResult<()> {
+    let real = matches!(&array.kind, Kind::Number(dtype) if dtype.is_float());
+    if !real {
+        return Err(PyTypeError::new_err(format!(
+            "compression works on real floats, not on {}: cast, or leave it out",
+            array.kind.name()
+        )));
+    }
+    if !matches!(op, ReduceOp::Sum | ReduceOp::Avg) {
+        return Err(PyValueError::new_err(format!("compression works with op 'sum' and 'avg', not with '{op}'")));
+    }
+    Ok(())
+}
+
 pub fn writeable(array: &Array<'_>, what: &str) -> PyResult<()> {
     if !array.writeable {
         return Err(PyValueError::new_err(format!("{what} is read-only: pass a writable array, or a writable out=")));

@@ -18,12 +18,14 @@ use pyo3::prelude::*;
 
 use super::arguments::{self, reducible, writeable};
 use super::arrays::{Array, Kind, Packed};
+use super::compression::{PyCodec, PyFeedback};
 use super::errand::Errand;
 use super::group::Group;
 use super::held::Held;
 use super::host::{Detached, detach};
 use super::work::Work;
-use crate::communicator::{Algorithm, Call, Collective, Communicator, Element};
+use crate::codec::Feedback;
+use crate::communicator::{Algorithm, Call, Collective, Communicator, Compression, Element};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::progress::Job;
@@ -58,6 +60,8 @@ impl Board {
 struct Bucket {
     memory: Held,
     kind: Kind,
+    compression: Option<Compression>,
+    feedback: Option<Arc<Mutex<Feedback>>>,
 }
 
 /// All buckets, once.
@@ -117,19 +121,21 @@ impl Round {
     fn reduce(
         &self,
         number: usize,
-        Bucket { memory, kind }: &Bucket,
+        Bucket { memory, kind, compression, feedback }: &Bucket,
         communicator: &mut Communicator,
         host: &mut dyn Host,
     ) -> Result<()> {
         let name = format!("bucket {number}");
         let call = call(Collective::AllReduce(self.op), kind.element(), memory.shape(), &name);
-        communicator.all_reduce(&call, memory.bytes(), memory.bytes(), host)
+        let mut feedback = feedback.as_ref().map(|f| f.lock().unwrap_or_else(PoisonError::into_inner));
+        let (call, both) = (Call { compression: *compression, ..call }, (memory.bytes(), memory.bytes()));
+        communicator.all_reduce_compressed(&call, feedback.as_deref_mut(), both, host)
     }
 }
 
 fn call<'a>(collective: Collective, element: Element<'a>, shape: &'a [usize], name: &'a str) -> Call<'a> {
     let (counts, algorithm) = (&[] as &[usize], Algorithm::Auto);
-    Call { collective, element, shape, counts, algorithm, name: Some(name), timeout: None }
+    Call { collective, element, shape, counts, algorithm, compression: None, name: Some(name), timeout: None }
 }
 
 /// The first bucket that all ranks have ready.
@@ -144,6 +150,8 @@ fn agree(ready: &[bool], communicator: &mut Communicator, host: &mut dyn Host) -
     Ok((0..ready.len()).find(|k| mask.bytes()[k / 8].get() >> (k % 8) & 1 == 1))
 }
 
+type Coding<'py> = (PyRef<'py, PyCodec>, Option<PyRef<'py, PyFeedback>>);
+
 /// Arrays that are averaged as they become ready. For `arx.GradientBucketer`.
 #[pyclass(frozen, module = "arx._arx", name = "_Buckets")]
 pub struct Buckets {
@@ -157,18 +165,30 @@ pub struct Buckets {
 
 #[pymethods]
 impl Buckets {
-    /// `arrays` are contiguous, the one that is needed first is the first.
+    /// `arrays` are contiguous, the one that is needed first is the first. `codecs`: one for each, and what it keeps.
     #[new]
-    fn new(group: Py<Group>, arrays: Vec<Bound<'_, PyAny>>, op: &Bound<'_, PyAny>) -> PyResult<Buckets> {
+    #[pyo3(signature = (group, arrays, op, codecs = None))]
+    fn new(
+        group: Py<Group>,
+        arrays: Vec<Bound<'_, PyAny>>,
+        op: &Bound<'_, PyAny>,
+        codecs: Option<Vec<Coding<'_>>>,
+    ) -> PyResult<Buckets> {
         let op = arguments::operation(op)?;
-        let bucket = |x: &Bound<'_, PyAny>| {
+        let bucket = |(number, x): (usize, &Bound<'_, PyAny>)| {
             let array = Array::of(x)?;
             reducible(&array, op)?;
             writeable(&array, "the array")?;
+            let coding = codecs.as_ref().and_then(|codecs| codecs.get(number));
+            if coding.is_some() {
+                arguments::compressible(&array, op)?;
+            }
+            let compression = coding.map(|(codec, _)| codec.0);
+            let feedback = coding.and_then(|(_, feedback)| Some(feedback.as_ref()?.share()));
             let kind = array.kind.clone();
-            Ok(Bucket { memory: array.hold(), kind })
+            Ok(Bucket { memory: array.hold(), kind, compression, feedback })
         };
-        let buckets: Vec<Bucket> = arrays.iter().map(bucket).collect::<PyResult<_>>()?;
+        let buckets: Vec<Bucket> = arrays.iter().enumerate().map(bucket).collect::<PyResult<_>>()?;
         let count = buckets.len();
         Ok(Buckets { group, count, buckets: Arc::new(Mutex::new(buckets)), board: Arc::default(), op })
     }

@@ -20,6 +20,7 @@ impl Task {
         let len = src.as_ref().map_or(0, Array::len);
         Task {
             what,
+            feedback: None,
             item: src.as_ref().map_or(1, |array| array.item),
             give: Cutting::whole(len),
             take: Cutting::whole(len),

@@ -26,6 +26,9 @@ pub fn coalescing(change: isize) {
 /// Puts an all-reduce off, if this thread is in such a block: what the caller gets for now.
 #[cold]
 pub fn defer<'py>(group: &Bound<'py, Group>, request: &Reduce<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if request.options.compression.is_some() {
+        return Ok(None); // it has a state of its own, and is no part of a larger array
+    }
     let py = group.py();
     let arguments = PyDict::new(py);
     arguments.set_item("op", &request.op)?;

@@ -28,6 +28,9 @@ type Any<'py> = Bound<'py, PyAny>;
 ///     Receives the result; `x` stays as it is. The same dtype and shape as `x`; either exactly the same memory or none of it.
 /// group : Group, optional
 ///     Instead of the world.
+/// compression : str, codec or Pipeline, optional
+///     How values travel between hosts, for sums and averages of floats: "fp16", "bf16", "int8", "int4", "topk:0.01", "auto" and more
+///     (`arx.compression`). Inside a host nothing is compressed. What is left out is kept under `name`, and comes with the next call.
 /// algo : str, optional
 ///     "auto" (the default, which `ARX_ALGO` may change) takes what is fastest (`explain` says what that is). By shared memory,
 ///     on one host: "lines" (up to 1 KiB), "staged", "symmetric". By messages among all ranks: "ring", "recursive", "doubling",
@@ -36,7 +39,7 @@ type Any<'py> = Bound<'py, PyAny>;
 /// timeout : float, optional
 ///     Seconds without progress after which waiting ends, instead of the group's.
 /// name : str, optional
-///     Part of what ranks must agree on; shown in errors.
+///     Part of what ranks must agree on; shown in errors. Of what a compressed call leaves out, whose it is.
 /// async_op : bool, optional
 ///     Return a `Work` at once, whose `wait()` returns and raises what the call would. Calls of one group are done in the order in
 ///     which they are made. Until then the arrays belong to the call: do not touch them.
@@ -61,19 +64,22 @@ type Any<'py> = Bound<'py, PyAny>;
 /// >>> x = np.arange(4.0) + arx.rank()
 /// >>> arx.all_reduce(x)                                      # doctest: +SKIP
 #[pyfunction]
-#[pyo3(signature = (x, op = None, *, out = None, group = None, algo = None, timeout = None, name = None, async_op = false))]
+#[pyo3(signature = (
+    x, op = None, *, out = None, group = None, compression = None, algo = None, timeout = None, name = None, async_op = false
+))]
 #[expect(clippy::too_many_arguments, reason = "what users may pass")]
 pub fn all_reduce<'py>(
     x: Any<'py>,
     op: Option<Any<'py>>,
     out: Option<Any<'py>>,
     group: Option<Any<'py>>,
+    compression: Option<Any<'py>>,
     algo: Option<Any<'py>>,
     timeout: Option<Any<'py>>,
     name: Option<Any<'py>>,
     async_op: bool,
 ) -> PyResult<Any<'py>> {
-    let options = Options { algo, timeout, name, later: async_op };
+    let options = Options { algo, compression, timeout, name, later: async_op };
     Group::combine(&world::resolve(x.py(), group)?, Reduce { x, op, out, options })
 }
 
@@ -128,7 +134,7 @@ pub fn barrier<'py>(
 ///
 /// Parameters
 /// ----------
-/// x, op, group, algo
+/// x, op, group, compression, algo
 ///     As in `all_reduce`. The answer depends on size, dtype, operation and memory of `x`, not on its values.
 ///
 /// Returns
@@ -141,12 +147,13 @@ pub fn barrier<'py>(
 /// --------
 /// >>> print(arx.explain(np.zeros(1 << 20, np.float32)))      # doctest: +SKIP
 #[pyfunction]
-#[pyo3(signature = (x, op = None, *, group = None, algo = None))]
-pub fn explain(
-    x: Bound<'_, PyAny>,
-    op: Option<Bound<'_, PyAny>>,
-    group: Option<Bound<'_, PyAny>>,
-    algo: Option<Bound<'_, PyAny>>,
+#[pyo3(signature = (x, op = None, *, group = None, compression = None, algo = None))]
+pub fn explain<'py>(
+    x: Any<'py>,
+    op: Option<Any<'py>>,
+    group: Option<Any<'py>>,
+    compression: Option<Any<'py>>,
+    algo: Option<Any<'py>>,
 ) -> PyResult<Explanation> {
-    world::resolve(x.py(), group)?.get().explanation(x, op, algo)
+    Group::explanation(&world::resolve(x.py(), group)?, (x, op), compression, algo)
 }

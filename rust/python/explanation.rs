@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::communicator;
+use crate::communicator::{self, span};
 
 /// Which way a call would take, and why. `print` it, or read its fields.
 #[pyclass(frozen, module = "arx")]
@@ -43,25 +43,16 @@ impl Explanation {
         let mut text = self.0.algorithm.clone();
         // Writing to a String cannot fail.
         if let Some(seconds) = self.0.seconds {
-            let _ = write!(text, ", predicted {}", time(seconds));
+            let _ = write!(text, ", predicted {}", span(seconds));
         }
         let _ = write!(text, ": {}", self.0.why);
         for (name, seconds) in &self.0.others {
-            let _ = write!(text, "\n    {:>10}  {name}", time(*seconds));
+            let _ = write!(text, "\n    {:>10}  {name}", span(*seconds));
         }
         text
     }
 
     fn __repr__(&self) -> String {
         format!("<arx.Explanation '{}'>", self.0.algorithm)
-    }
-}
-
-/// "12.3 us", "4.56 ms".
-fn time(seconds: f64) -> String {
-    match seconds {
-        s if s < 1e-3 => format!("{:.1} us", s * 1e6),
-        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
-        s => format!("{s:.2} s"),
     }
 }

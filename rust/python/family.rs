@@ -45,7 +45,7 @@ pub fn reduce<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let slf = &world::resolve(py, group)?;
-    let options = Options { algo, timeout, name, later: async_op };
+    let options = Options { algo, timeout, name, later: async_op, ..Options::default() };
     Group::call(slf, async_op, |group| calls::reduce(group, (&x, root.as_ref(), op.as_ref(), out.as_ref()), &options))
 }
 

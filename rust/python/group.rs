@@ -26,7 +26,7 @@ pub const LONG: usize = 16 << 10;
 /// Ranks that communicate. Made by `arx.init`, `arx.new_group` and `split`; a context manager that shuts the group down.
 ///
 /// `rank`, roots and peers are numbers in the group; `ranks`, and every error, say the numbers in the world.
-#[pyclass(frozen, module = "arx")]
+#[pyclass(frozen, weakref, module = "arx")]
 pub struct Group {
     progress: Progress<Errand>,
     pub(super) rank: u32,

@@ -15,19 +15,21 @@ type Any<'py> = Bound<'py, PyAny>;
 #[pymethods]
 impl Group {
     /// As the function `arx.all_reduce`, in this group.
-    #[pyo3(signature = (x, op = None, *, out = None, algo = None, timeout = None, name = None, async_op = false))]
+    #[pyo3(signature = (x, op = None, *, out = None, compression = None, algo = None, timeout = None, name = None, async_op = false))]
     #[expect(clippy::too_many_arguments, reason = "what users may pass")]
     fn all_reduce<'py>(
         slf: &Bound<'py, Self>,
         x: Any<'py>,
         op: Option<Any<'py>>,
         out: Option<Any<'py>>,
+        compression: Option<Any<'py>>,
         algo: Option<Any<'py>>,
         timeout: Option<Any<'py>>,
         name: Option<Any<'py>>,
         async_op: bool,
     ) -> PyResult<Any<'py>> {
-        Group::combine(slf, Reduce { x, op, out, options: Options { algo, timeout, name, later: async_op } })
+        let options = Options { algo, compression, timeout, name, later: async_op };
+        Group::combine(slf, Reduce { x, op, out, options })
     }
 
     /// As the function `arx.broadcast`, in this group.
@@ -52,9 +54,15 @@ impl Group {
     }
 
     /// As the function `arx.explain`, in this group.
-    #[pyo3(signature = (x, op = None, *, algo = None))]
-    fn explain(&self, x: Any<'_>, op: Option<Any<'_>>, algo: Option<Any<'_>>) -> PyResult<Explanation> {
-        self.explanation(x, op, algo)
+    #[pyo3(signature = (x, op = None, *, compression = None, algo = None))]
+    fn explain<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        op: Option<Any<'py>>,
+        compression: Option<Any<'py>>,
+        algo: Option<Any<'py>>,
+    ) -> PyResult<Explanation> {
+        Group::explanation(slf, (x, op), compression, algo)
     }
 
     /// As the function `arx.reduce`, in this group.
@@ -71,7 +79,7 @@ impl Group {
         name: Option<Any<'py>>,
         async_op: bool,
     ) -> PyResult<Py<PyAny>> {
-        let options = Options { algo, timeout, name, later: async_op };
+        let options = Options { algo, timeout, name, later: async_op, ..Options::default() };
         Group::call(slf, async_op, |group| {
             calls::reduce(group, (&x, root.as_ref(), op.as_ref(), out.as_ref()), &options)
         })

@@ -8,6 +8,7 @@ mod buckets;
 mod calls;
 mod coalescing;
 mod collectives;
+mod compression;
 mod dlpack;
 mod errand;
 mod errors;
@@ -83,6 +84,8 @@ fn _arx(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<group::Group>()?;
     m.add_class::<listening::Listening>()?;
     m.add_class::<buckets::Buckets>()?;
+    m.add_class::<compression::PyCodec>()?;
+    m.add_class::<compression::PyFeedback>()?;
     m.add_class::<plan::Plan>()?;
     m.add_class::<work::Work>()?;
     Ok(())

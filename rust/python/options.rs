@@ -13,6 +13,8 @@ use crate::communicator::{Algorithm, Collective};
 #[derive(Default)]
 pub struct Options<'py> {
     pub algo: Option<Bound<'py, PyAny>>,
+    /// Of an all-reduce.
+    pub compression: Option<Bound<'py, PyAny>>,
     pub timeout: Option<Bound<'py, PyAny>>,
     pub name: Option<Bound<'py, PyAny>>,
     /// The call returns at once, with a `Work`.
@@ -47,6 +49,7 @@ impl Checked {
 
     pub fn what(self, collective: Collective, kind: Kind, shape: &[usize]) -> What {
         let Checked { algorithm, timeout, name } = self;
-        What { collective, kind, shape: shape.to_vec(), counts: Vec::new(), algorithm, name, timeout }
+        let (shape, counts) = (shape.to_vec(), Vec::new());
+        What { collective, kind, shape, counts, algorithm, compression: None, name, timeout }
     }
 }

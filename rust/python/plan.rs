@@ -64,7 +64,7 @@ pub fn plan_all_reduce<'py>(
     timeout: Option<Any<'py>>,
     name: Option<Any<'py>>,
 ) -> PyResult<Plan> {
-    let options = Options { algo, timeout, name, later: false };
+    let options = Options { algo, timeout, name, ..Options::default() };
     let group = world::resolve(x.py(), group)?;
     let task = calls::combine(group.get(), Collective::AllReduce, (&x, op.as_ref(), out.as_ref()), &options)?;
     Ok(Plan { group: group.unbind(), task: Mutex::new(task), object: out.unwrap_or(x).unbind() })

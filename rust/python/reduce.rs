@@ -1,5 +1,6 @@
 //! `all_reduce`, which most programs call most often: checked and done without a copy of what was passed.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -8,10 +9,12 @@ use super::arguments;
 use super::arrays::{Array, Packed};
 use super::calls;
 use super::coalescing;
+use super::compression::{PyCodec, PyFeedback};
 use super::explanation::Explanation;
 use super::group::{Group, LONG, perform};
 use super::options::Options;
-use crate::communicator::{Algorithm, Call, Collective};
+use crate::codec::Feedback;
+use crate::communicator::{Algorithm, Call, Collective, Compression};
 use crate::dtype::ReduceOp;
 
 /// Arguments as they were passed.
@@ -65,10 +68,37 @@ impl Reduction<'_, '_> {
             shape: self.input.shape(),
             counts: &[],
             algorithm: self.algorithm,
+            compression: None,
             name: self.name,
             timeout: self.timeout,
         }
     }
+}
+
+/// A compressed call, as `arx.compression` understands it.
+enum Prepared<'py> {
+    Core(Compression, Option<Arc<Mutex<Feedback>>>, Bound<'py, PyAny>),
+    Python(Bound<'py, PyAny>),
+}
+
+fn prepare<'py>(
+    group: &Bound<'py, Group>,
+    (x, op): (&Bound<'py, PyAny>, Option<&Bound<'py, PyAny>>),
+    options: &Options<'py>,
+) -> PyResult<Prepared<'py>> {
+    let py = x.py();
+    let Options { compression, timeout, name, later, .. } = options;
+    let op = op.map_or(Ok(ReduceOp::Sum), arguments::operation)?;
+    let array = Array::of(x)?;
+    arguments::compressible(&array, op)?;
+    let arguments = (group, x, op.name(), compression, name, timeout, *later);
+    let prepared = py.import("arx.compression")?.call_method1("_prepare", arguments)?;
+    if prepared.is_callable() {
+        return Ok(Prepared::Python(prepared));
+    }
+    let (codec, feedback, source): (PyRef<'py, PyCodec>, Option<PyRef<'py, PyFeedback>>, Bound<'py, PyAny>) =
+        prepared.extract()?;
+    Ok(Prepared::Core(codec.0, feedback.map(|feedback| feedback.share()), source))
 }
 
 impl Group {
@@ -77,6 +107,9 @@ impl Group {
             && let Some(deferred) = coalescing::defer(slf, &request)?
         {
             return Ok(deferred);
+        }
+        if request.options.compression.is_some() {
+            return Group::combine_compressed(slf, &request);
         }
         if request.options.later {
             let Reduce { x, op, out, options } = &request;
@@ -107,18 +140,47 @@ impl Group {
         Ok(request.out.unwrap_or(request.x))
     }
 
+    /// What `arx.compression` makes of the arguments: a codec of the core, what is left of earlier calls, and the array to be sent;
+    /// or, for a codec in Python, what does the call.
+    fn combine_compressed<'py>(slf: &Bound<'py, Group>, request: &Reduce<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (py, group) = (slf.py(), slf.get());
+        let Reduce { x, op, out, options } = request;
+        let prepared = prepare(slf, (x, op.as_ref()), options).map_err(|refusal| group.refuse(py, refusal))?;
+        let (codec, feedback, source) = match prepared {
+            Prepared::Core(codec, feedback, source) => (codec, feedback, source),
+            Prepared::Python(run) => return run.call1((x, out)),
+        };
+        // What was clipped is another array: the result goes where it would have gone.
+        let out = if source.is(x) { out.as_ref() } else { Some(out.as_ref().unwrap_or(x)) };
+        let result = Group::call(slf, options.later, |group| {
+            let mut task = calls::combine(group, Collective::AllReduce, (&source, op.as_ref(), out), options)?;
+            task.what.compression = Some(codec);
+            task.feedback = feedback;
+            Ok(task)
+        })?;
+        Ok(result.into_bound(py))
+    }
+
     pub fn explanation<'py>(
-        &self,
-        x: Bound<'py, PyAny>,
-        op: Option<Bound<'py, PyAny>>,
+        slf: &Bound<'py, Group>,
+        (x, op): (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>),
+        compression: Option<Bound<'py, PyAny>>,
         algo: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Explanation> {
-        let py = x.py();
-        let options = Options { algo, ..Options::default() };
+        let (py, group) = (slf.py(), slf.get());
+        let options = Options { algo, compression, ..Options::default() };
+        let codec = match &options.compression {
+            None => None,
+            Some(_) => match prepare(slf, (&x, op.as_ref()), &options)? {
+                Prepared::Core(codec, ..) => Some(codec),
+                Prepared::Python(_) => None,
+            },
+        };
         let request = Reduce { x, op, out: None, options };
-        let r = request.check(self)?;
+        let r = request.check(group)?;
         let packed = (!r.input.contiguous).then(|| Packed::of(&r.input));
         let bytes = packed.as_ref().map_or_else(|| r.input.bytes(), Packed::bytes);
-        Ok(Explanation(self.enter(py)?.explain(&r.call(), bytes)))
+        let call = Call { compression: codec, ..r.call() };
+        Ok(Explanation(group.enter(py)?.explain(&call, bytes)))
     }
 }

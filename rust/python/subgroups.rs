@@ -180,6 +180,7 @@ pub fn split<'py>(
         shape: &[group.size as usize, COLUMNS],
         counts: &[],
         algorithm: Algorithm::Auto,
+        compression: None,
         name: Some("split"),
         timeout: None,
     };

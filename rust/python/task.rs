@@ -2,6 +2,7 @@
 //!
 //! It owns all it needs, so that it can run at once or later, on the caller's thread or on the group's (`progress`).
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -10,7 +11,8 @@ use super::arrays::{Kind, Packed};
 use super::fresh::Fresh;
 use super::held::Held;
 use crate::blocks::Blocks;
-use crate::communicator::{Algorithm, Call, Collective, Communicator, Cut, Element, tuple};
+use crate::codec::Feedback;
+use crate::communicator::{Algorithm, Call, Collective, Communicator, Compression, Cut, Element, tuple};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::Bytes;
@@ -25,6 +27,7 @@ pub struct What {
     /// Rows of the blocks of all ranks, if they agree on them.
     pub counts: Vec<usize>,
     pub algorithm: Algorithm,
+    pub compression: Option<Compression>,
     pub name: Option<String>,
     pub timeout: Option<Duration>,
 }
@@ -37,6 +40,7 @@ impl What {
             shape: &self.shape,
             counts: &self.counts,
             algorithm: self.algorithm,
+            compression: self.compression,
             name: self.name.as_deref(),
             timeout: self.timeout,
         }
@@ -102,6 +106,8 @@ pub enum Answer {
 
 pub struct Task {
     pub what: What,
+    /// What was left out of earlier calls, if it is kept.
+    pub feedback: Option<Arc<Mutex<Feedback>>>,
     /// Bytes of an element.
     pub item: usize,
     pub give: Cutting,
@@ -161,6 +167,11 @@ impl Task {
         };
         let call = self.what.call();
         match call.collective {
+            Collective::AllReduce(_) if call.compression.is_some() => {
+                let mut feedback = self.feedback.as_ref().map(|f| f.lock().unwrap_or_else(PoisonError::into_inner));
+                let arrays = (dst, src);
+                communicator.all_reduce_compressed(&call, feedback.as_deref_mut(), arrays, host).map(|()| None)
+            }
             Collective::AllReduce(_) => communicator.all_reduce(&call, dst, src, host).map(|()| None),
             Collective::Broadcast { root } => communicator.broadcast(&call, root, src, host).map(|()| None),
             Collective::Barrier => communicator.barrier(&call, host).map(|()| None),

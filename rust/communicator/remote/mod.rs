@@ -1,6 +1,8 @@
 //! A group whose ranks are on several hosts: memory within a host, messages between them.
 
 mod collect;
+mod compressed;
+mod survey;
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -9,32 +11,30 @@ use std::time::{Duration, Instant};
 
 use crate::admission::{self, GroupId};
 use crate::direct::{Direct, Turn, Verdict};
-use crate::dtype::{DType, ReduceOp};
 use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
 use crate::health::{Contacts, Control, Group, Report, State};
-use crate::hierarchy::{Hosts, Session, Way};
+use crate::hierarchy::{Hosts, Session, Way, Workspace};
 use crate::kernels::Bytes;
 use crate::machine;
-use crate::messages::{Messages, aligned};
+use crate::messages::Messages;
 use crate::rendezvous::{Job, Meeting, Met, meet};
-use crate::schedule;
-use crate::schedule::cost::Model;
 use crate::transport::Broken;
 use crate::wait::{Host, Patience, Stop, Wait};
 
 use super::algorithm::Algorithm;
 use super::call::Call;
 use super::commons::{Commons, Lease, Node, Plane};
-use super::config::{Across, Config, Manner, STREAMS};
+use super::compression::Rates;
+use super::config::{Across, Config, Manner};
 use super::doors::Doors;
 use super::founder::Share;
 use super::local::{Fault, Outcome, Shared};
 use super::mail::{self, Mail};
 use super::network::{self, Network};
 use super::pipes::Pipes;
-use super::probe::Probe;
 use super::roll::Roll;
+use survey::Terms;
 
 /// How long ranks of a host may take to share memory: all of them are there already.
 const NODE: Duration = Duration::from_secs(10);
@@ -54,6 +54,8 @@ pub(super) struct Remote {
     network: Network,
     /// For halves that travel as float32.
     wide: Vec<Cell<u8>>,
+    /// For codecs.
+    work: Workspace,
     manner: Manner,
     /// For what is sent outside collectives, to ranks of this host.
     pipes: Pipes,
@@ -85,21 +87,22 @@ impl Remote {
         let doors = Doors::new(config.rank, roll.clone(), pipes.clone(), Arc::clone(&control), streams);
         let mut remote = Remote {
             roll,
-            network: Network::new(network::of_words([0.0; 4]), &hosts),
+            network: Network::new(network::of_words([0.0; 4]), Rates::default(), &hosts),
             hosts: hosts.clone(),
             direct,
             messages: Messages::new(config.world as usize, Box::new(doors)),
             control: Arc::clone(&control),
             wide: Vec::new(),
+            work: Workspace::default(),
             manner: node.manner,
             pipes,
             me: config.rank,
             _lease: None,
         };
         remote.survey(0, told, 1, host)?;
-        let model = *remote.network.model();
+        let (model, rates) = (*remote.network.model(), remote.network.rates());
         network::remember(place, model);
-        let plane = Plane { control, model, streams };
+        let plane = Plane { control, model, rates, streams };
         Ok((remote, Commons::new(config.rank, hosts, heap, Some(node), Some(plane))))
     }
 
@@ -112,12 +115,13 @@ impl Remote {
         let doors = Doors::new(me, roll.clone(), pipes.clone(), Arc::clone(&control), plane.streams);
         Remote {
             roll: roll.clone(),
-            network: Network::new(plane.model, hosts),
+            network: Network::new(plane.model, plane.rates, hosts),
             hosts: hosts.clone(),
             direct,
             messages: Messages::new(roll.ranks().len(), Box::new(doors)),
             control,
             wide: Vec::new(),
+            work: Workspace::default(),
             manner: commons.node().manner,
             pipes,
             me,
@@ -173,29 +177,6 @@ impl Remote {
 
     pub fn network(&self) -> &Network {
         &self.network
-    }
-
-    /// Finds out how the network is, unless that is `told`, and sees to it that all ranks know the same of it.
-    pub fn survey(&mut self, sequence: u64, told: Option<Model>, rounds: usize, host: &mut dyn Host) -> Result<()> {
-        let mut memory = Vec::new();
-        let words = aligned(&mut memory, 4 * size_of::<f64>());
-        let (partner, team) = (self.hosts.partner(), self.hosts.first_ranks());
-        let call = Call::barrier(None);
-        let outcome = self.session(sequence, &call, host, |session| {
-            let model = match told {
-                Some(model) => model,
-                None => Probe { messages: session.messages, partner, team, rounds, wait: session.wait }.run()?,
-            };
-            let bytes = network::words(&model).map(f64::to_ne_bytes);
-            words.iter().zip(bytes.as_flattened()).for_each(|(cell, byte)| cell.set(*byte));
-            let way = Way::Hierarchical(schedule::Algorithm::Doubling);
-            session.all_reduce(way, (DType::Float64, ReduceOp::Max), words, words)
-        });
-        outcome.map_err(|trouble| self.explain(trouble, sequence, &call, host))?;
-        let bytes: Vec<u8> = words.iter().map(Cell::get).collect();
-        let number = |k: usize| f64::from_ne_bytes(bytes[8 * k..8 * k + 8].try_into().expect("eight bytes"));
-        self.network = Network::new(network::of_words([0, 1, 2, 3].map(number)), &self.hosts);
-        Ok(())
     }
 
     fn run(
@@ -305,35 +286,6 @@ impl Remote {
     /// Leaves the group; others who still need this rank are told at once.
     pub fn shutdown(&mut self, raised: bool) {
         self.leave(if raised { State::Raised } else { State::Finished });
-    }
-}
-
-/// What rank 0 decides for all.
-struct Terms {
-    /// Connections that a link is made of.
-    streams: u16,
-    /// How the network is, if that is known already.
-    told: Option<Model>,
-}
-
-impl Terms {
-    fn encode(&self) -> Vec<u64> {
-        let numbers = self.told.iter().flat_map(network::words).map(f64::to_bits);
-        std::iter::once(u64::from(self.streams)).chain(numbers).collect()
-    }
-
-    fn decode(words: &[u64]) -> Result<Terms> {
-        let wrong = || Error::Init("rank 0 sent settings that cannot be; does it run another arx?".into());
-        let (streams, numbers) = words.split_first().ok_or_else(wrong)?;
-        let streams = u16::try_from(*streams).ok().filter(|streams| STREAMS.contains(streams)).ok_or_else(wrong)?;
-        let told = match numbers {
-            [] => None,
-            numbers => {
-                let numbers: [u64; 4] = numbers.try_into().map_err(|_| wrong())?;
-                Some(network::of_words(numbers.map(f64::from_bits)))
-            }
-        };
-        Ok(Terms { streams, told })
     }
 }
 

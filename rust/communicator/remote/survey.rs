@@ -1,0 +1,75 @@
+//! How the network is: measured when the group forms, or told, and the same for all ranks.
+
+use std::cell::Cell;
+
+use crate::dtype::{DType, ReduceOp};
+use crate::error::{Error, Result};
+use crate::hierarchy::Way;
+use crate::messages::aligned;
+use crate::schedule;
+use crate::schedule::cost::Model;
+use crate::wait::Host;
+
+use super::super::call::Call;
+use super::super::compression::Rates;
+use super::super::config::STREAMS;
+use super::super::network::{self, Network};
+use super::super::probe::Probe;
+use super::Remote;
+
+/// What rank 0 decides for all.
+pub(super) struct Terms {
+    /// Connections that a link is made of.
+    pub streams: u16,
+    /// How the network is, if that is known already.
+    pub told: Option<Model>,
+}
+
+impl Terms {
+    pub fn encode(&self) -> Vec<u64> {
+        let numbers = self.told.iter().flat_map(network::words).map(f64::to_bits);
+        std::iter::once(u64::from(self.streams)).chain(numbers).collect()
+    }
+
+    pub fn decode(words: &[u64]) -> Result<Terms> {
+        let wrong = || Error::Init("rank 0 sent settings that cannot be; does it run another arx?".into());
+        let (streams, numbers) = words.split_first().ok_or_else(wrong)?;
+        let streams = u16::try_from(*streams).ok().filter(|streams| STREAMS.contains(streams)).ok_or_else(wrong)?;
+        let told = match numbers {
+            [] => None,
+            numbers => {
+                let numbers: [u64; 4] = numbers.try_into().map_err(|_| wrong())?;
+                Some(network::of_words(numbers.map(f64::from_bits)))
+            }
+        };
+        Ok(Terms { streams, told })
+    }
+}
+
+impl Remote {
+    /// Finds out how the network is, unless that is `told`, and sees to it that all ranks know the same of it.
+    pub fn survey(&mut self, sequence: u64, told: Option<Model>, rounds: usize, host: &mut dyn Host) -> Result<()> {
+        let mut memory = Vec::new();
+        let words = aligned(&mut memory, 6 * size_of::<f64>());
+        let Rates([half, int8]) = Rates::measure();
+        let (partner, team) = (self.hosts.partner(), self.hosts.first_ranks());
+        let call = Call::barrier(None);
+        let outcome = self.session(sequence, &call, host, |session| {
+            let model = match told {
+                Some(model) => model,
+                None => Probe { messages: session.messages, partner, team, rounds, wait: session.wait }.run()?,
+            };
+            let [alpha, overhead, beta, gamma] = network::words(&model);
+            let bytes = [alpha, overhead, beta, gamma, half, int8].map(f64::to_ne_bytes);
+            words.iter().zip(bytes.as_flattened()).for_each(|(cell, byte)| cell.set(*byte));
+            let way = Way::Hierarchical(schedule::Algorithm::Doubling);
+            session.all_reduce(way, (DType::Float64, ReduceOp::Max), words, words)
+        });
+        outcome.map_err(|trouble| self.explain(trouble, sequence, &call, host))?;
+        let bytes: Vec<u8> = words.iter().map(Cell::get).collect();
+        let number = |k: usize| f64::from_ne_bytes(bytes[8 * k..8 * k + 8].try_into().expect("eight bytes"));
+        let model = network::of_words([0, 1, 2, 3].map(number));
+        self.network = Network::new(model, Rates([4, 5].map(number)), &self.hosts);
+        Ok(())
+    }
+}

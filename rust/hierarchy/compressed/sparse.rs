@@ -1,0 +1,190 @@
+//! Codecs that send some values and their places.
+//!
+//! ```text
+//! own places      every host picks; all payloads to all hosts, who add them up in the order of hosts     SparCML's and DGC's way
+//! shared places   one host picks, in turn, or a generator that all have does: then only values travel,
+//!                 which are added up like any array                                                      ScaleCom's way
+//! ```
+//! Payloads of all hosts are as long as what they say; where together they are longer than the array itself would be, the picked values
+//! travel as an array that is zero elsewhere. The sums are the same.
+
+use std::ops::Range;
+
+use super::leg::Leg;
+use super::{FLOAT, Output, Place, Workspace};
+use crate::codec::sparse::{self, Values};
+use crate::codec::{Dense, Malformed, Pick, Selection};
+use crate::engine::Halt;
+
+pub(super) struct Share<'a> {
+    pub selection: Selection,
+    pub place: &'a Place,
+    /// The values become what was not sent of them.
+    pub keep: bool,
+}
+
+impl Share<'_> {
+    /// How many of the part's elements, if so many of the whole array are wanted: all parts together have them all.
+    fn count(&self) -> usize {
+        let Place { part, whole, .. } = self.place;
+        let wanted = self.selection.picks(*whole).unwrap_or(0) as u128;
+        let until = |at: usize| (wanted * at as u128 / *whole as u128) as usize;
+        until(part.end) - until(part.start)
+    }
+}
+
+impl Leg<'_, '_> {
+    /// Sums of what all hosts picked. `work.picks` are the places whose values this host has sent.
+    pub fn at_picks(
+        &mut self,
+        share: &Share<'_>,
+        values: &mut [f32],
+        work: &mut Workspace,
+        output: &Output<'_>,
+    ) -> Result<(), Halt> {
+        if share.selection.shared {
+            self.at_shared_picks(share, values, work, output)
+        } else {
+            self.at_own_picks(share, values, work, output)
+        }
+    }
+
+    fn at_own_picks(
+        &mut self,
+        share: &Share<'_>,
+        values: &mut [f32],
+        work: &mut Workspace,
+        output: &Output<'_>,
+    ) -> Result<(), Halt> {
+        let how = share.selection.values;
+        let mine = pick_and_encode(share, values, work);
+        let lengths = self.numbers(mine as u64)?;
+        let longest = sparse::max_len(values.len(), values.len(), how) as u64;
+        if let Some(host) = lengths.iter().position(|length| *length > longest) {
+            return Err(self.garbled(host, "a length that cannot be"));
+        }
+        let blocks = one_behind_the_other(&lengths);
+        let Workspace { sum, sent, came, picks, picked, .. } = work;
+        let total = blocks[blocks.len() - 1].end;
+        sum.clear();
+        sum.resize(values.len(), 0.0);
+        if total * self.hosts() > 2 * FLOAT * (self.hosts() - 1) * values.len() {
+            sparse::add(picks, picked, sum);
+            self.sum(sum)?;
+            output.put(0, sum);
+            return Ok(());
+        }
+        came.resize(total, 0);
+        came[blocks[self.me()].clone()].copy_from_slice(sent);
+        self.gather(came, &blocks, false)?;
+        let (mut places, mut said) = (Vec::new(), Vec::new());
+        for (host, block) in blocks.iter().enumerate() {
+            let decoded = sparse::decode(&came[block.clone()], values.len(), how, &mut places, &mut said);
+            decoded.map_err(|Malformed(why)| self.garbled(host, why))?;
+            sparse::add(&places, &said, sum);
+        }
+        output.put(0, sum);
+        Ok(())
+    }
+
+    fn at_shared_picks(
+        &mut self,
+        share: &Share<'_>,
+        values: &mut [f32],
+        work: &mut Workspace,
+        output: &Output<'_>,
+    ) -> Result<(), Halt> {
+        self.agree_on_picks(share, values, work)?;
+        let picks = std::mem::take(&mut work.picks);
+        let mut picked: Vec<f32> = picks.iter().map(|pick| values[*pick as usize]).collect();
+        let mut sum = std::mem::take(&mut work.sum);
+        sum.clear();
+        sum.resize(values.len(), 0.0);
+        let dense = match share.selection.values {
+            Values::Float32 => None,
+            Values::Float16 => Some(Dense::Float16),
+            Values::Int8 => Some(Dense::INT8),
+        };
+        match dense {
+            None => {
+                picks.iter().for_each(|pick| values[*pick as usize] = 0.0);
+                self.sum(&mut picked)?;
+                sparse::add(&picks, &picked, &mut sum);
+            }
+            Some(dense) => {
+                let coding = super::dense::Coding { dense, start: 0, keep: share.keep };
+                self.in_two_steps(&coding, &mut picked, work, |at, said| {
+                    sparse::add(&picks[at..at + said.len()], said, &mut sum);
+                })?;
+                picks.iter().zip(&picked).for_each(|(pick, rest)| values[*pick as usize] = *rest);
+            }
+        }
+        output.put(0, &mut sum);
+        (work.picks, work.sum) = (picks, sum);
+        Ok(())
+    }
+
+    /// `work.picks` = the places that all hosts send.
+    fn agree_on_picks(&mut self, share: &Share<'_>, values: &[f32], work: &mut Workspace) -> Result<(), Halt> {
+        let Workspace { sent, picks, .. } = work;
+        if let Pick::Random(_) = share.selection.pick {
+            let dice = self.dice(share.place.part.start as u64);
+            sparse::random_k(values.len(), share.count(), dice, picks);
+            return Ok(());
+        }
+        let leader = (self.header.sequence % self.hosts() as u64) as usize;
+        sent.clear();
+        if self.me() == leader {
+            pick(share, values, picks);
+            sparse::encode_picks(picks, values.len(), sent);
+        }
+        let length = self.numbers(sent.len() as u64)?[leader];
+        if length > sparse::max_len(values.len(), values.len(), Values::Float32) as u64 {
+            return Err(self.garbled(leader, "a length that cannot be"));
+        }
+        sent.resize(length as usize, 0);
+        self.broadcast(leader, sent)?;
+        sparse::decode_picks(sent, values.len(), picks).map_err(|Malformed(why)| self.garbled(leader, why))
+    }
+}
+
+fn pick(share: &Share<'_>, values: &[f32], picks: &mut Vec<u32>) {
+    match share.selection.pick {
+        Pick::Top(_) => sparse::top_k(values, share.count(), picks),
+        Pick::AtLeast(threshold) => sparse::at_least(values, threshold, picks),
+        Pick::Random(_) => unreachable!("random places are shared"),
+    }
+}
+
+/// Picks, encodes into `work.sent`, and takes away from the values what the payload says of them: `work.picked`. Its length.
+fn pick_and_encode(share: &Share<'_>, values: &mut [f32], work: &mut Workspace) -> usize {
+    let Workspace { sent, picks, picked, .. } = work;
+    let how = share.selection.values;
+    pick(share, values, picks);
+    picked.clear();
+    picked.extend(picks.iter().map(|pick| values[*pick as usize]));
+    sent.clear();
+    sparse::encode(picks, picked, values.len(), how, sent);
+    if how != Values::Float32 {
+        sparse::decode(sent, values.len(), how, picks, picked).expect("this rank has encoded it");
+    }
+    if share.keep {
+        for (pick, said) in picks.iter().zip(picked.iter()) {
+            let value = &mut values[*pick as usize];
+            let rest = *value - said;
+            *value = if rest.is_finite() { rest } else { 0.0 };
+        }
+    }
+    sent.len()
+}
+
+/// Where payloads of such lengths lie.
+fn one_behind_the_other(lengths: &[u64]) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let next = |length: &u64| {
+        let start = end;
+        end += *length as usize;
+        start..end
+    };
+    lengths.iter().map(next).collect()
+}
