@@ -12,7 +12,8 @@
 
 use std::ops::Range;
 
-use crate::dtype::DType;
+use crate::dtype::{DType, ReduceOp};
+use crate::kernels::{Bytes, Reducer, bytes_of, copy};
 
 /// Between calls, `next` holds nothing of value.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +87,21 @@ impl Feedback {
             self.now.velocity.resize(self.now.residual.len(), 0.0);
             self.next.velocity.resize(self.now.residual.len(), 0.0);
         }
+    }
+
+    /// p, for the float32 that the caller brings; `keep` gives the memory back.
+    pub fn bring(&mut self, brought: Bytes<'_>) -> Vec<f32> {
+        let mut values = self.take();
+        values.resize(self.now.residual.len(), 0.0);
+        if self.has_momentum() {
+            copy(bytes_of(&mut values), brought);
+            self.accumulate(&mut values);
+        } else {
+            // At once: these arrays are as long as a model.
+            let sum = Reducer::of(DType::Float32, ReduceOp::Sum).expect("floats have a sum");
+            sum.run(bytes_of(&mut values), &[brought, bytes_of(&mut self.now.residual)]);
+        }
+        values
     }
 
     /// Memory for what the caller brings, which `keep` gives back.
@@ -176,6 +192,22 @@ mod tests {
         assert_eq!(step(&mut feedback, &[8.0, 16.0], &[0, 1]), [8.0, 40.0]);
         feedback.commit();
         assert_eq!(feedback.state().velocity, [0.0, 0.0]);
+    }
+
+    #[test]
+    fn what_is_brought_at_once_is_what_is_brought_in_two_steps() {
+        for momentum in [0.0, 0.25] {
+            let mut feedback = Feedback::new(momentum);
+            let mut brought: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.7).sin()).collect();
+            for _ in 0..3 {
+                feedback.begin(of(1000));
+                let mut values = brought.clone();
+                feedback.accumulate(&mut values);
+                assert_eq!(feedback.bring(bytes_of(&mut brought)), values);
+                feedback.keep(values.iter().map(|p| 0.3 * p).collect());
+                feedback.commit();
+            }
+        }
     }
 
     #[test]

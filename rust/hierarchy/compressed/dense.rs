@@ -12,9 +12,10 @@
 use std::ops::Range;
 
 use super::leg::Leg;
-use super::{Workspace, cut};
+use super::{Brought, FLOAT, Workspace, cut};
 use crate::codec::{Dense, Dice, Malformed};
 use crate::engine::Halt;
+use crate::kernels::{bytes_of, copy};
 
 /// Elements that are worked on at once, in the nearest cache.
 const TILE: usize = 4 << 10;
@@ -23,8 +24,6 @@ pub(super) struct Coding {
     pub dense: Dense,
     /// Of the first value, in the whole array.
     pub start: u64,
-    /// The values become what was not said of them.
-    pub keep: bool,
 }
 
 /// Where chunks and their payloads lie.
@@ -61,11 +60,25 @@ impl Coding {
         })
     }
 
-    /// `position`: of the first value, in the array.
-    fn encode(&self, values: &mut [f32], dice: Dice, position: u64, payload: &mut [u8]) {
-        match self.keep {
-            true => self.dense.encode_rest(values, dice, position, payload),
-            false => self.dense.encode(values, dice, position, payload),
+    /// One chunk of what the host brings, tile by tile.
+    fn encode(
+        &self,
+        brought: &mut Brought<'_>,
+        chunk: &Range<usize>,
+        dice: Dice,
+        (payload, tile): (&mut [u8], &mut [f32]),
+    ) {
+        for (values, bytes) in self.tiles(chunk.len()) {
+            let values = chunk.start + values.start..chunk.start + values.end;
+            let (position, payload) = (self.start + values.start as u64, &mut payload[bytes]);
+            match brought {
+                Brought::Kept(all) => self.dense.encode_rest(&mut all[values], dice, position, payload),
+                Brought::Read(array) => {
+                    let tile = &mut tile[..values.len()];
+                    copy(bytes_of(tile), &array[values.start * FLOAT..values.end * FLOAT]);
+                    self.dense.encode(tile, dice, position, payload);
+                }
+            }
         }
     }
 }
@@ -75,29 +88,23 @@ impl Leg<'_, '_> {
     pub fn in_two_steps(
         &mut self,
         coding: &Coding,
-        values: &mut [f32],
+        mut brought: Brought<'_>,
         work: &mut Workspace,
         mut put: impl FnMut(usize, &mut [f32]),
     ) -> Result<(), Halt> {
         let (me, hosts) = (self.me(), self.hosts());
-        let Layout { chunks, payloads } = Layout::new(coding.dense, values.len(), hosts);
+        let Layout { chunks, payloads } = Layout::new(coding.dense, brought.len(), hosts);
         let Workspace { sent, came, sum, .. } = work;
         sent.resize(payloads[hosts - 1].end, 0);
         came.resize(hosts * payloads[me].len(), 0);
+        sum.resize(sum.len().max(coding.tile()), 0.0);
         let dice = self.dice(me as u64);
         for (chunk, payload) in chunks.iter().zip(&payloads) {
-            let position = coding.start + chunk.start as u64;
-            coding.encode(&mut values[chunk.clone()], dice, position, &mut sent[payload.clone()]);
+            coding.encode(&mut brought, chunk, dice, (&mut sent[payload.clone()], sum));
         }
         self.deal(sent, &payloads, came)?;
-        self.add_up(
-            coding,
-            &mut values[chunks[me].clone()],
-            chunks[me].start,
-            (came, &mut sent[payloads[me].clone()], sum),
-        )?;
+        self.add_up(coding, &mut brought, &chunks[me], (came, &mut sent[payloads[me].clone()], sum))?;
         self.gather(sent, &payloads, true)?;
-        sum.resize(coding.tile(), 0.0);
         for (host, (chunk, payload)) in chunks.iter().zip(&payloads).enumerate() {
             let payload = &sent[payload.clone()];
             for (tile, bytes) in coding.tiles(chunk.len()) {
@@ -115,14 +122,13 @@ impl Leg<'_, '_> {
     fn add_up(
         &self,
         coding: &Coding,
-        kept: &mut [f32],
-        start: usize,
-        (came, payload, sum): (&[u8], &mut [u8], &mut Vec<f32>),
+        brought: &mut Brought<'_>,
+        chunk: &Range<usize>,
+        (came, payload, sum): (&[u8], &mut [u8], &mut [f32]),
     ) -> Result<(), Halt> {
         let (hosts, each) = (self.hosts(), payload.len());
         let dice = self.dice(hosts as u64);
-        sum.resize(coding.tile(), 0.0);
-        for (tile, bytes) in coding.tiles(kept.len()) {
+        for (tile, bytes) in coding.tiles(chunk.len()) {
             let sum = &mut sum[..tile.len()];
             for host in 0..hosts {
                 let from = &came[host * each..][bytes.clone()];
@@ -132,10 +138,14 @@ impl Leg<'_, '_> {
                 };
                 decoded.map_err(|Malformed(why)| self.garbled(host, why))?;
             }
-            let position = coding.start + (start + tile.start) as u64;
-            coding.encode(sum, dice, position, &mut payload[bytes]);
-            if coding.keep {
-                kept[tile].iter_mut().zip(sum).for_each(|(kept, rest)| *kept += *rest);
+            let at = chunk.start + tile.start;
+            let (position, payload) = (coding.start + at as u64, &mut payload[bytes]);
+            match brought {
+                Brought::Read(_) => coding.dense.encode(sum, dice, position, payload),
+                Brought::Kept(all) => {
+                    coding.dense.encode_rest(sum, dice, position, payload);
+                    all[at..].iter_mut().zip(sum).for_each(|(kept, rest)| *kept += *rest);
+                }
             }
         }
         Ok(())

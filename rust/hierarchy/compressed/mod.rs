@@ -14,6 +14,7 @@ mod dense;
 mod leg;
 mod sparse;
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use super::{Session, arithmetic};
@@ -21,7 +22,7 @@ use crate::codec::{Codec, Feedback, Of};
 use crate::direct::{Pieces, Verdict};
 use crate::dtype::{DType, ReduceOp};
 use crate::engine::Halt;
-use crate::kernels::{Bytes, all_finite, bytes_of, copy, float32_of, of_float32};
+use crate::kernels::{Bytes, all_finite, bytes_of, copy, float32_of, floats, of_float32};
 use crate::messages::aligned;
 
 use leg::Leg;
@@ -49,6 +50,7 @@ pub struct Workspace {
     came: Vec<u8>,
     picks: Vec<u32>,
     picked: Vec<f32>,
+    places: Vec<u32>,
 }
 
 impl Session<'_, '_> {
@@ -84,7 +86,7 @@ impl Session<'_, '_> {
     ) -> Result<Verdict, Halt> {
         let world = self.hosts.everybody().size() as usize;
         let parts = self.parts(src.len() / FLOAT, squeeze.codec.grain());
-        let pieces = Pieces(parts.iter().map(|part| vec![part.start * FLOAT..part.end * FLOAT]).collect());
+        let pieces = Pieces(parts.iter().map(|part| Vec::from_iter([bytes_at(part)])).collect());
         let code = arithmetic(DType::Float32, squeeze.op, world);
         // Who is alone on its host reads its own array.
         let brought = if self.is_alone() { src } else { dst };
@@ -92,17 +94,19 @@ impl Session<'_, '_> {
             return Ok(Verdict::Differs);
         }
         let part = parts.get(self.hosts.place()).cloned().unwrap_or(0..0);
-        let bytes = part.start * FLOAT..part.end * FLOAT;
+        let bytes = bytes_at(&part);
         if let Some(feedback) = feedback.as_deref_mut() {
             feedback.begin(Of { shape: squeeze.shape.into(), dtype: squeeze.dtype, part: part.clone() });
         }
+        let mut finite = true;
         if !part.is_empty() {
             let place = Place { part, whole: src.len() / FLOAT, world };
-            self.part(squeeze, &place, work, feedback.as_deref_mut(), (&dst[bytes.clone()], &brought[bytes]))?;
+            let arrays = (&dst[bytes.clone()], &brought[bytes]);
+            finite = self.part(squeeze, &place, work, feedback.as_deref_mut(), arrays)?;
         }
         self.share(dst, &pieces)?;
         // Where the sum overflowed the program will skip the step: so does the feedback, on all ranks alike.
-        if let Some(feedback) = feedback.filter(|_| all_finite(dst)) {
+        if let Some(feedback) = feedback.filter(|_| if self.is_alone() { finite } else { all_finite(dst) }) {
             feedback.commit();
         }
         Ok(Verdict::Agreed)
@@ -113,44 +117,65 @@ impl Session<'_, '_> {
         cut(count, grain, self.hosts.shards(count * FLOAT).count)
     }
 
-    /// The part of this rank, with those who own the same part on other hosts.
+    /// The part of this rank, with those who own the same part on other hosts. Whether all sums in it are finite.
     fn part(
         &mut self,
         squeeze: &Squeeze<'_>,
         place: &Place,
         work: &mut Workspace,
-        mut feedback: Option<&mut Feedback>,
+        feedback: Option<&mut Feedback>,
         (dst, brought): (Bytes<'_>, Bytes<'_>),
-    ) -> Result<(), Halt> {
+    ) -> Result<bool, Halt> {
         let team = self.hosts.team(self.hosts.place()).expect("who owns a part is in a team").clone();
         let Session { messages, header, wait, .. } = self;
         let mut leg = Leg { messages, team, header: *header, wait, ways: squeeze.ways };
-        let mut values = feedback.as_deref_mut().map_or_else(|| std::mem::take(&mut work.values), Feedback::take);
-        values.resize(place.part.len(), 0.0);
-        copy(bytes_of(&mut values), brought);
-        if let Some(feedback) = &mut feedback {
-            feedback.accumulate(&mut values);
-        }
-        let output = Output { dst, count: if squeeze.op == ReduceOp::Avg { place.world } else { 1 } };
-        let keep = feedback.is_some();
+        let output = Output::new(dst, if squeeze.op == ReduceOp::Avg { place.world } else { 1 });
+        let Some(feedback) = feedback else {
+            leg.without_feedback(squeeze.codec, place, work, brought, &output)?;
+            return Ok(output.finite.get());
+        };
+        let mut values = feedback.bring(brought);
         match squeeze.codec {
             Codec::Dense(dense) => {
-                let coding = dense::Coding { dense, start: place.part.start as u64, keep };
-                leg.in_two_steps(&coding, &mut values, work, |at, sum| output.put(at, sum))?;
+                let coding = dense::Coding { dense, start: place.part.start as u64 };
+                leg.in_two_steps(&coding, Brought::Kept(&mut values), work, |at, sum| output.put(at, sum))?;
             }
             Codec::Sparse(selection) => {
-                leg.at_picks(&sparse::Share { selection, place, keep }, &mut values, work, &output)?;
-                if let Some(feedback) = &mut feedback {
-                    feedback.mask(&work.picks);
-                }
+                leg.at_picks(&sparse::Share { selection, place, keep: true }, &mut values, work, &output)?;
+                feedback.mask(&work.picks);
             }
             Codec::LowRank(_) => unreachable!("it is made of ordinary calls"),
         }
-        match feedback {
-            Some(feedback) => feedback.keep(values),
-            None => work.values = values,
+        feedback.keep(values);
+        Ok(output.finite.get())
+    }
+}
+
+impl Leg<'_, '_> {
+    fn without_feedback(
+        &mut self,
+        codec: Codec,
+        place: &Place,
+        work: &mut Workspace,
+        brought: Bytes<'_>,
+        output: &Output<'_>,
+    ) -> Result<(), Halt> {
+        match codec {
+            Codec::Dense(dense) => {
+                let coding = dense::Coding { dense, start: place.part.start as u64 };
+                self.in_two_steps(&coding, Brought::Read(brought), work, |at, sum| output.put(at, sum))
+            }
+            Codec::Sparse(selection) => {
+                let mut values = std::mem::take(&mut work.values);
+                values.resize(place.part.len(), 0.0);
+                copy(bytes_of(&mut values), brought);
+                let share = sparse::Share { selection, place, keep: false };
+                let outcome = self.at_picks(&share, &mut values, work, output);
+                work.values = values;
+                outcome
+            }
+            Codec::LowRank(_) => unreachable!("it is made of ordinary calls"),
         }
-        Ok(())
     }
 }
 
@@ -164,14 +189,37 @@ struct Place {
     world: usize,
 }
 
+/// What a host brings.
+enum Brought<'a> {
+    /// Stays as it is.
+    Read(Bytes<'a>),
+    /// Becomes what was not said of it.
+    Kept(&'a mut [f32]),
+}
+
+impl Brought<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Brought::Read(array) => array.len() / FLOAT,
+            Brought::Kept(values) => values.len(),
+        }
+    }
+}
+
 /// Where sums go: elements of a part, divided by `count`.
 struct Output<'a> {
     dst: Bytes<'a>,
     count: usize,
+    /// All that has been put there.
+    finite: Cell<bool>,
 }
 
-impl Output<'_> {
-    /// Those from element `at` on; `sums` is spoilt.
+impl<'a> Output<'a> {
+    fn new(dst: Bytes<'a>, count: usize) -> Output<'a> {
+        Output { dst, count, finite: Cell::new(true) }
+    }
+
+    /// Those from element `at` on.
     fn put(&self, at: usize, sums: &mut [f32]) {
         let dst = &self.dst[at * FLOAT..(at + sums.len()) * FLOAT];
         let sums = bytes_of(sums);
@@ -179,7 +227,25 @@ impl Output<'_> {
             1 => copy(dst, sums),
             count => arithmetic(DType::Float32, ReduceOp::Avg, count).last.run_counted(dst, &[sums], count),
         }
+        self.finite.set(self.finite.get() && all_finite(dst));
     }
+
+    /// Those at some places; all others are zero. `sums` is spoilt.
+    fn put_at(&self, picks: &[u32], sums: &mut [f32]) {
+        let sums = bytes_of(sums);
+        if self.count != 1 {
+            arithmetic(DType::Float32, ReduceOp::Avg, self.count).last.run_counted(sums, &[sums], self.count);
+        }
+        self.finite.set(self.finite.get() && all_finite(sums));
+        let dst = floats(self.dst);
+        dst.iter().for_each(|x| x.set(0.0));
+        picks.iter().zip(floats(sums)).for_each(|(pick, sum)| dst[*pick as usize].set(sum.get()));
+    }
+}
+
+/// Where elements lie.
+fn bytes_at(part: &Range<usize>) -> Range<usize> {
+    part.start * FLOAT..part.end * FLOAT
 }
 
 /// `count` elements in `parts` parts of whole grains, as equal as possible; the last grain may be shorter.

@@ -11,10 +11,13 @@
 use std::ops::Range;
 
 use super::leg::Leg;
-use super::{FLOAT, Output, Place, Workspace};
+use super::{Brought, FLOAT, Output, Place, Workspace};
 use crate::codec::sparse::{self, Values};
 use crate::codec::{Dense, Malformed, Pick, Selection};
+use crate::dtype::{DType, ReduceOp};
 use crate::engine::Halt;
+use crate::hierarchy::arithmetic;
+use crate::kernels::{bytes_of, floats};
 
 pub(super) struct Share<'a> {
     pub selection: Selection,
@@ -64,25 +67,41 @@ impl Leg<'_, '_> {
             return Err(self.garbled(host, "a length that cannot be"));
         }
         let blocks = one_behind_the_other(&lengths);
-        let Workspace { sum, sent, came, picks, picked, .. } = work;
         let total = blocks[blocks.len() - 1].end;
-        sum.clear();
-        sum.resize(values.len(), 0.0);
         if total * self.hosts() > 2 * FLOAT * (self.hosts() - 1) * values.len() {
-            sparse::add(picks, picked, sum);
-            self.sum(sum)?;
-            output.put(0, sum);
-            return Ok(());
+            return self.as_an_array(values.len(), work, output);
         }
+        let Workspace { sent, came, picked, places, .. } = work;
         came.resize(total, 0);
         came[blocks[self.me()].clone()].copy_from_slice(sent);
         self.gather(came, &blocks, false)?;
-        let (mut places, mut said) = (Vec::new(), Vec::new());
+        let dst = floats(output.dst);
+        dst.iter().for_each(|x| x.set(0.0));
+        let mut all: Vec<u32> = Vec::with_capacity(total / 4);
         for (host, block) in blocks.iter().enumerate() {
-            let decoded = sparse::decode(&came[block.clone()], values.len(), how, &mut places, &mut said);
+            let decoded = sparse::decode(&came[block.clone()], values.len(), how, places, picked);
             decoded.map_err(|Malformed(why)| self.garbled(host, why))?;
-            sparse::add(&places, &said, sum);
+            for (place, value) in places.iter().zip(picked.iter()) {
+                let sum = &dst[*place as usize];
+                sum.set(sum.get() + value);
+            }
+            all.extend_from_slice(places);
         }
+        output.finish(&mut all);
+        Ok(())
+    }
+
+    /// What was picked, as an array that is zero elsewhere.
+    fn as_an_array(&mut self, count: usize, work: &mut Workspace, output: &Output<'_>) -> Result<(), Halt> {
+        let Workspace { sum, picks, picked, .. } = work;
+        sum.clear();
+        if picks.len() == count {
+            sum.extend_from_slice(picked); // and so are zeros with a sign
+        } else {
+            sum.resize(count, 0.0);
+            sparse::add(picks, picked, sum);
+        }
+        self.sum(sum)?;
         output.put(0, sum);
         Ok(())
     }
@@ -97,9 +116,6 @@ impl Leg<'_, '_> {
         self.agree_on_picks(share, values, work)?;
         let picks = std::mem::take(&mut work.picks);
         let mut picked: Vec<f32> = picks.iter().map(|pick| values[*pick as usize]).collect();
-        let mut sum = std::mem::take(&mut work.sum);
-        sum.clear();
-        sum.resize(values.len(), 0.0);
         let dense = match share.selection.values {
             Values::Float32 => None,
             Values::Float16 => Some(Dense::Float16),
@@ -109,18 +125,19 @@ impl Leg<'_, '_> {
             None => {
                 picks.iter().for_each(|pick| values[*pick as usize] = 0.0);
                 self.sum(&mut picked)?;
-                sparse::add(&picks, &picked, &mut sum);
+                output.put_at(&picks, &mut picked);
             }
             Some(dense) => {
-                let coding = super::dense::Coding { dense, start: 0, keep: share.keep };
-                self.in_two_steps(&coding, &mut picked, work, |at, said| {
-                    sparse::add(&picks[at..at + said.len()], said, &mut sum);
+                let mut sums = vec![0.0; picked.len()];
+                let coding = super::dense::Coding { dense, start: 0 };
+                self.in_two_steps(&coding, Brought::Kept(&mut picked), work, |at, said| {
+                    sums[at..at + said.len()].copy_from_slice(said);
                 })?;
                 picks.iter().zip(&picked).for_each(|(pick, rest)| values[*pick as usize] = *rest);
+                output.put_at(&picks, &mut sums);
             }
         }
-        output.put(0, &mut sum);
-        (work.picks, work.sum) = (picks, sum);
+        work.picks = picks;
         Ok(())
     }
 
@@ -145,6 +162,23 @@ impl Leg<'_, '_> {
         sent.resize(length as usize, 0);
         self.broadcast(leader, sent)?;
         sparse::decode_picks(sent, values.len(), picks).map_err(|Malformed(why)| self.garbled(leader, why))
+    }
+}
+
+impl Output<'_> {
+    /// What was added up at `places`, some of which may be there several times, is complete.
+    fn finish(&self, places: &mut Vec<u32>) {
+        let dst = floats(self.dst);
+        let finite = places.iter().all(|place| dst[*place as usize].get().is_finite());
+        self.finite.set(self.finite.get() && finite);
+        if self.count != 1 {
+            places.sort(); // finds the runs, one of each host
+            places.dedup();
+            let mut sums: Vec<f32> = places.iter().map(|place| dst[*place as usize].get()).collect();
+            let sums = bytes_of(&mut sums);
+            arithmetic(DType::Float32, ReduceOp::Avg, self.count).last.run_counted(sums, &[sums], self.count);
+            places.iter().zip(floats(sums)).for_each(|(place, sum)| dst[*place as usize].set(sum.get()));
+        }
     }
 }
 
