@@ -11,7 +11,7 @@ const INT4: Dense = Dense::Int4 { block: 64, stochastic: false };
 fn all() -> Vec<Dense> {
     let mut all = vec![Dense::Float16, Dense::BFloat16];
     for stochastic in [false, true] {
-        for block in [1, 3, 64, 100, 256] {
+        for block in [1, 3, 32, 64, 101, 256] {
             all.push(Dense::Int8 { block, stochastic });
             all.push(Dense::Int4 { block, stochastic });
         }

@@ -19,7 +19,8 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 use super::super::{Dice, Malformed};
-use super::grains::{Coding, Landing, PIECE, land, padded};
+use super::grains::{Coding, Landing};
+use super::pieces::{decode_codes, encode_codes};
 use super::reach::{INFINITE, LIFT, NORMAL, is_finite, largest, largest_finite, lifted, power};
 use super::width::Width;
 use crate::kernels::Machine;
@@ -183,58 +184,6 @@ fn encode_marked<W: Width, const STOCHASTIC: bool>(
             _ => code,
         }
     });
-}
-
-/// Writes `code(i, values[i])` for all i.
-#[inline(always)]
-fn encode_codes<W: Width>(values: &[f32], bytes: &mut [u8], code: impl Fn(u32, f32) -> i32) {
-    let (pieces, rest) = values.as_chunks::<PIECE>();
-    let whole = pieces.len() * PIECE;
-    let (bytes, rest_bytes) = bytes.split_at_mut(W::bytes(whole));
-    let piece_codes = |first: u32, x: &[f32; PIECE]| {
-        let mut codes = [0; PIECE];
-        for i in 0..PIECE {
-            codes[i] = code(first + i as u32, x[i]);
-        }
-        codes
-    };
-    for (n, (x, bytes)) in pieces.iter().zip(bytes.chunks_exact_mut(W::bytes(PIECE))).enumerate() {
-        W::pack(&piece_codes((n * PIECE) as u32, x), bytes);
-    }
-    if !rest.is_empty() {
-        let codes = piece_codes(whole as u32, &padded(rest));
-        let (mut placed, mut scratch) = ([0; PIECE], [0; PIECE]);
-        for i in 0..rest.len() {
-            placed[W::place(i, rest.len())] = codes[i];
-        }
-        W::pack(&placed, &mut scratch);
-        rest_bytes.copy_from_slice(&scratch[..rest_bytes.len()]);
-    }
-}
-
-/// `value(code)` lands for all codes.
-#[inline(always)]
-fn decode_codes<W: Width, L: Landing>(bytes: &[u8], values: &mut [f32], value: impl Fn(i32) -> f32) {
-    let (pieces, rest) = values.as_chunks_mut::<PIECE>();
-    let (bytes, rest_bytes) = bytes.split_at(W::bytes(pieces.len() * PIECE));
-    let piece_values = |codes: &[i32; PIECE]| {
-        let mut x = [0.0; PIECE];
-        for i in 0..PIECE {
-            x[i] = value(codes[i]);
-        }
-        x
-    };
-    for (values, bytes) in pieces.iter_mut().zip(bytes.chunks_exact(W::bytes(PIECE))) {
-        land::<L>(values, &piece_values(&W::unpack(bytes)));
-    }
-    if !rest.is_empty() {
-        let placed = W::unpack(&padded(rest_bytes));
-        let mut codes = [0; PIECE];
-        for i in 0..rest.len() {
-            codes[i] = placed[W::place(i, rest.len())];
-        }
-        land::<L>(rest, &piece_values(&codes));
-    }
 }
 
 /// A block with values that are not finite: at least one.

@@ -27,6 +27,7 @@ mod blocks;
 mod float16;
 mod grains;
 mod halves;
+mod pieces;
 mod reach;
 mod width;
 

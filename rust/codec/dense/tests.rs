@@ -9,7 +9,7 @@ const INT4: Dense = Dense::Int4 { block: 64, stochastic: false };
 fn all() -> Vec<Dense> {
     let mut all = vec![Dense::Float16, Dense::BFloat16];
     for stochastic in [false, true] {
-        for block in [1, 3, 64, 100, 256] {
+        for block in [1, 3, 32, 64, 101, 256] {
             all.push(Dense::Int8 { block, stochastic });
             all.push(Dense::Int4 { block, stochastic });
         }
@@ -79,6 +79,20 @@ fn payloads_are_what_the_documentation_says() {
     assert_eq!(payload_of(INT4, &[14.0, -14.0, 6.0, 2.0, -2.0]), [0, 0x40, 0x17, 0xf9, 0x03]);
     assert_eq!(payload_of(INT8, &[126.0, f32::NAN, f32::INFINITY]), [0, 0, 0x80, 0xbf, 126, 0x80, 127]);
     assert_eq!(payload_of(INT4, &[-6.0, f32::NEG_INFINITY]), [0x80, 0xbf, 0x9a]);
+}
+
+#[test]
+fn halves_of_a_piece_share_bytes() {
+    let dense = Dense::Int4 { block: 101, stochastic: false };
+    let code = |i: usize| (i * 7 % 15) as i32 - 7;
+    let values: Vec<f32> = (0..101).map(|i| code(i) as f32).collect();
+    let pair = |low: usize, high: usize| (code(low) & 15 | code(high) << 4) as u8;
+    let mut right = vec![0x80, 0x3f];
+    right.extend((0..32).map(|j| pair(j, j + 32)));
+    right.extend((64..80).map(|j| pair(j, j + 16)));
+    right.extend([pair(96, 99), pair(97, 100), code(98) as u8 & 15]);
+    assert_eq!(payload_of(dense, &values), right);
+    assert_eq!(round_trip(dense, &values), values);
 }
 
 #[test]
