@@ -22,8 +22,17 @@ impl Dice {
     /// Another number at `position`, mixed in 32 bits, which vectorises twice as wide.
     #[inline(always)]
     pub fn short(self, position: u64) -> u32 {
-        let high = (self.key >> 32) as u32 ^ ((position >> 32) as u32).wrapping_mul(0x9e37_79b9);
-        let mut x = (position as u32).wrapping_add(self.key as u32);
+        self.short_after(position, 0)
+    }
+
+    /// `short(start + offset)`, where nothing of the loop over offsets is 64 bits wide.
+    #[inline(always)]
+    pub fn short_after(self, start: u64, offset: u32) -> u32 {
+        let (low, carried) = (start as u32).overflowing_add(offset);
+        let row = ((start >> 32) as u32).wrapping_mul(0x9e37_79b9);
+        let row = if carried { row.wrapping_add(0x9e37_79b9) } else { row };
+        let high = (self.key >> 32) as u32 ^ row;
+        let mut x = low.wrapping_add(self.key as u32);
         x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
         x = (x ^ (x >> 15) ^ high).wrapping_mul(0x846c_a68b);
         x ^ (x >> 16)
@@ -54,6 +63,21 @@ mod tests {
                 assert!(ones.abs_diff(COUNT as usize / 2) < 384, "bit {bit}: {ones}");
             }
         }
+    }
+
+    #[test]
+    fn a_sequence_goes_on_where_32_bits_end() {
+        let dice = Dice::new(&[9]);
+        for start in [0, 7, (1 << 32) - 2, (5 << 32) - 1, u64::from(u32::MAX) << 32] {
+            for offset in [0, 1, 2, 3, 1 << 31, u32::MAX] {
+                assert_eq!(
+                    dice.short_after(start, offset),
+                    dice.short(start + u64::from(offset)),
+                    "{start} + {offset}"
+                );
+            }
+        }
+        assert_ne!(dice.short(3), dice.short(3 + (1 << 32)));
     }
 
     #[test]

@@ -19,7 +19,8 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 use super::super::{Dice, Malformed};
-use super::grains::{Coding, Landing, PIECE, land, padded};
+use super::grains::{Coding, Landing};
+use super::pieces::{decode_codes, encode_codes};
 use super::reach::{INFINITE, LIFT, NORMAL, is_finite, largest, largest_finite, lifted, power};
 use super::width::Width;
 use crate::kernels::Machine;
@@ -52,7 +53,7 @@ impl<W: Width, const STOCHASTIC: bool> Coding for Blocks<W, STOCHASTIC> {
     fn encode<M: Machine>(self, _machine: M, values: &[f32], dice: Dice, start: u64, payload: &mut [u8]) {
         let top = largest(values);
         let (head, bytes) = payload.split_at_mut(W::SCALE);
-        let dither = |i: usize| if STOCHASTIC { dither(dice, start + i as u64) } else { 0.0 };
+        let dither = |i: u32| if STOCHASTIC { dither(dice, start, i) } else { 0.0 };
         if (SMALL.to_bits()..INFINITE).contains(&top) {
             let scale = Scale::of::<W>(f32::from_bits(top), W::TOP);
             scale.write::<W>(false, head);
@@ -146,8 +147,8 @@ fn round(x: f32) -> i32 {
 
 /// Uniform among the odd multiples of 2^-24 in (-1/2, 1/2): their mean is 0.
 #[inline(always)]
-fn dither(dice: Dice, position: u64) -> f32 {
-    ((dice.short(position) as i32 >> 8) | 1) as f32 * power(-24)
+fn dither(dice: Dice, start: u64, i: u32) -> f32 {
+    ((dice.short_after(start, i) as i32 >> 8) | 1) as f32 * power(-24)
 }
 
 /// Between neighbouring scales, in the last place of a float32.
@@ -166,7 +167,7 @@ fn round_up<W: Width>(scale: f32) -> f32 {
 fn encode_marked<W: Width, const STOCHASTIC: bool>(
     values: &[f32],
     top: f32,
-    dither: impl Fn(usize) -> f32,
+    dither: impl Fn(u32) -> f32,
     head: &mut [u8],
     bytes: &mut [u8],
 ) {
@@ -183,58 +184,6 @@ fn encode_marked<W: Width, const STOCHASTIC: bool>(
             _ => code,
         }
     });
-}
-
-/// Writes `code(i, values[i])` for all i.
-#[inline(always)]
-fn encode_codes<W: Width>(values: &[f32], bytes: &mut [u8], code: impl Fn(usize, f32) -> i32) {
-    let (pieces, rest) = values.as_chunks::<PIECE>();
-    let whole = pieces.len() * PIECE;
-    let (bytes, rest_bytes) = bytes.split_at_mut(W::bytes(whole));
-    let piece_codes = |first: usize, x: &[f32; PIECE]| {
-        let mut codes = [0; PIECE];
-        for i in 0..PIECE {
-            codes[i] = code(first + i, x[i]);
-        }
-        codes
-    };
-    for (n, (x, bytes)) in pieces.iter().zip(bytes.chunks_exact_mut(W::bytes(PIECE))).enumerate() {
-        W::pack(&piece_codes(n * PIECE, x), bytes);
-    }
-    if !rest.is_empty() {
-        let codes = piece_codes(whole, &padded(rest));
-        let (mut placed, mut scratch) = ([0; PIECE], [0; PIECE]);
-        for i in 0..rest.len() {
-            placed[W::place(i, rest.len())] = codes[i];
-        }
-        W::pack(&placed, &mut scratch);
-        rest_bytes.copy_from_slice(&scratch[..rest_bytes.len()]);
-    }
-}
-
-/// `value(code)` lands for all codes.
-#[inline(always)]
-fn decode_codes<W: Width, L: Landing>(bytes: &[u8], values: &mut [f32], value: impl Fn(i32) -> f32) {
-    let (pieces, rest) = values.as_chunks_mut::<PIECE>();
-    let (bytes, rest_bytes) = bytes.split_at(W::bytes(pieces.len() * PIECE));
-    let piece_values = |codes: &[i32; PIECE]| {
-        let mut x = [0.0; PIECE];
-        for i in 0..PIECE {
-            x[i] = value(codes[i]);
-        }
-        x
-    };
-    for (values, bytes) in pieces.iter_mut().zip(bytes.chunks_exact(W::bytes(PIECE))) {
-        land::<L>(values, &piece_values(&W::unpack(bytes)));
-    }
-    if !rest.is_empty() {
-        let placed = W::unpack(&padded(rest_bytes));
-        let mut codes = [0; PIECE];
-        for i in 0..rest.len() {
-            codes[i] = placed[W::place(i, rest.len())];
-        }
-        land::<L>(rest, &piece_values(&codes));
-    }
 }
 
 /// A block with values that are not finite: at least one.

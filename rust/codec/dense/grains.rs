@@ -101,10 +101,10 @@ impl<C: Coding, L: Landing> Loop for Decode<'_, C, L> {
     }
 }
 
-/// Up to `PIECE` elements, filled up with zeros.
+/// Up to `N` elements, filled up with zeros.
 #[inline(always)]
-pub(super) fn padded<T: Copy + Default>(rest: &[T]) -> [T; PIECE] {
-    let mut piece = [T::default(); PIECE];
+pub(super) fn padded<T: Copy + Default, const N: usize>(rest: &[T]) -> [T; N] {
+    let mut piece = [T::default(); N];
     for (to, from) in piece.iter_mut().zip(rest) {
         *to = *from;
     }
@@ -113,7 +113,7 @@ pub(super) fn padded<T: Copy + Default>(rest: &[T]) -> [T; PIECE] {
 
 /// Every decoded value of a piece to its place; `values` may be fewer.
 #[inline(always)]
-pub(super) fn land<L: Landing>(values: &mut [f32], decoded: &[f32; PIECE]) {
+pub(super) fn land<L: Landing>(values: &mut [f32], decoded: &[f32]) {
     for (value, decoded) in values.iter_mut().zip(decoded) {
         L::land(value, *decoded);
     }

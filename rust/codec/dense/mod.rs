@@ -17,8 +17,8 @@
 //!
 //! With `stochastic`, codes are rounded up or down by chance, so that the mean of many is right; one may be off by twice as much.
 //! NaN (as the canonical one) and infinities arrive as they are, beside finite values that lose at most one level by it.
-//! For every instruction set the bits are the same, and so they are in a process that flushes subnormal numbers to zero, but for
-//! what `encode_rest` leaves, which never travels.
+//! For every instruction set the bits are the same, and so are those of `encode` and `decode` in a process that flushes subnormal
+//! numbers to zero. (Its sums and rests may lack a subnormal number; neither goes to anybody without being encoded.)
 //!
 //! Does not know what a payload is part of, nor who gets it.
 
@@ -27,6 +27,7 @@ mod blocks;
 mod float16;
 mod grains;
 mod halves;
+mod pieces;
 mod reach;
 mod width;
 
@@ -38,7 +39,7 @@ use crate::kernels::{self, Isa};
 use bfloat16::BFloat16;
 use blocks::Blocks;
 use float16::Float16;
-use grains::{Add, Coding, Decode, Encode, Rest, Set};
+use grains::{Add, Coding, Decode, Encode, Landing, Rest, Set};
 use width::{Int4, Int8};
 
 /// One of the codecs.
@@ -130,7 +131,7 @@ impl Dense {
         let payloads = payload.chunks_mut(self.payload_len(strip));
         for (n, (values, payload)) in values.chunks_mut(strip).zip(payloads).enumerate() {
             self.encode_with(isa, values, dice, start + (n * strip) as u64, payload);
-            self.land::<Rest>(isa, payload, values).expect("an encoder writes what its decoder reads");
+            self.decode_into::<Rest>(isa, payload, values).expect("an encoder writes what its decoder reads");
         }
     }
 
@@ -141,15 +142,15 @@ impl Dense {
 
     /// The same by one instruction set, which this machine must have.
     pub fn decode_with(self, isa: Isa, payload: &[u8], values: &mut [f32]) -> Result<(), Malformed> {
-        self.land::<Set>(isa, payload, values)
+        self.decode_into::<Set>(isa, payload, values)
     }
 
     /// The same, added to `values` in float32.
     pub fn decode_add(self, payload: &[u8], values: &mut [f32]) -> Result<(), Malformed> {
-        self.land::<Add>(kernels::current(), payload, values)
+        self.decode_into::<Add>(kernels::current(), payload, values)
     }
 
-    fn land<L: grains::Landing>(self, isa: Isa, payload: &[u8], values: &mut [f32]) -> Result<(), Malformed> {
+    fn decode_into<L: Landing>(self, isa: Isa, payload: &[u8], values: &mut [f32]) -> Result<(), Malformed> {
         if payload.len() != self.payload_len(values.len()) {
             return Err(Malformed("a payload of another length"));
         }

@@ -1,6 +1,4 @@
-//! Exact cases and properties of the dense codecs, on every instruction set of this machine.
-
-use proptest::prelude::*;
+//! Exact cases of the dense codecs. What holds for any values and bytes is in tests/codec_dense.rs.
 
 use super::*;
 
@@ -11,7 +9,7 @@ const INT4: Dense = Dense::Int4 { block: 64, stochastic: false };
 fn all() -> Vec<Dense> {
     let mut all = vec![Dense::Float16, Dense::BFloat16];
     for stochastic in [false, true] {
-        for block in [1, 3, 64, 100, 256] {
+        for block in [1, 3, 32, 64, 101, 256] {
             all.push(Dense::Int8 { block, stochastic });
             all.push(Dense::Int4 { block, stochastic });
         }
@@ -48,38 +46,6 @@ fn ramp(count: usize, size: f32) -> Vec<f32> {
     (0..count).map(|i| (i as f32 * 0.618_034).fract() * 2.0 * size - size).collect()
 }
 
-/// Any float32: of the usual size, or of any, and now and then something special.
-fn any_value() -> impl Strategy<Value = f32> {
-    let special = prop_oneof![
-        Just(0.0f32),
-        Just(-0.0),
-        Just(f32::MAX),
-        Just(f32::MIN),
-        Just(f32::MIN_POSITIVE),
-        Just(1e-40),
-        Just(-1e-45),
-        Just(f32::INFINITY),
-        Just(f32::NEG_INFINITY),
-        Just(f32::NAN),
-        Just(f32::from_bits(0xff81_2345))
-    ];
-    prop_oneof![8 => -10.0f32..10.0, 4 => any::<u32>().prop_map(f32::from_bits), 1 => special]
-}
-
-/// A finite value, in an array that spans few powers of two or all.
-fn finite_values() -> impl Strategy<Value = Vec<f32>> {
-    let value = prop_oneof![4 => -1.0f32..1.0, 1 => (any::<u32>()).prop_map(|bits| {
-        let x = f32::from_bits(bits);
-        if x.is_finite() { x } else { f32::from_bits(bits & 0xbfff_ffff) }
-    })];
-    let power = prop_oneof![Just(0), -149i32..127];
-    (prop::collection::vec(value, 1..700), power, any::<bool>()).prop_map(|(values, power, scale)| {
-        let scaled = |x: f32| (f64::from(x) * 2f64.powi(power)) as f32;
-        let small = values.iter().map(|x| if scale && scaled(*x).is_finite() { scaled(*x) } else { *x });
-        small.collect()
-    })
-}
-
 fn largest_of(values: &[f32]) -> f64 {
     values.iter().fold(0.0, |top, x| top.max(f64::from(x.abs())))
 }
@@ -101,7 +67,6 @@ fn sizes_are_exact() {
         assert_eq!(dense.payload_len(count), len, "{dense:?} of {count}");
     }
     for dense in all() {
-        assert!((0..2100).all(|n| dense.payload_len(n) < dense.payload_len(n + 1) || dense.grain() > 1));
         assert!((0..2100).all(|n| dense.payload_len(n) <= dense.payload_len(n + 1)), "{dense:?}");
     }
 }
@@ -114,6 +79,20 @@ fn payloads_are_what_the_documentation_says() {
     assert_eq!(payload_of(INT4, &[14.0, -14.0, 6.0, 2.0, -2.0]), [0, 0x40, 0x17, 0xf9, 0x03]);
     assert_eq!(payload_of(INT8, &[126.0, f32::NAN, f32::INFINITY]), [0, 0, 0x80, 0xbf, 126, 0x80, 127]);
     assert_eq!(payload_of(INT4, &[-6.0, f32::NEG_INFINITY]), [0x80, 0xbf, 0x9a]);
+}
+
+#[test]
+fn halves_of_a_piece_share_bytes() {
+    let dense = Dense::Int4 { block: 101, stochastic: false };
+    let code = |i: usize| (i * 7 % 15) as i32 - 7;
+    let values: Vec<f32> = (0..101).map(|i| code(i) as f32).collect();
+    let pair = |low: usize, high: usize| (code(low) & 15 | code(high) << 4) as u8;
+    let mut right = vec![0x80, 0x3f];
+    right.extend((0..32).map(|j| pair(j, j + 32)));
+    right.extend((64..80).map(|j| pair(j, j + 16)));
+    right.extend([pair(96, 99), pair(97, 100), code(98) as u8 & 15]);
+    assert_eq!(payload_of(dense, &values), right);
+    assert_eq!(round_trip(dense, &values), values);
 }
 
 #[test]
@@ -303,85 +282,4 @@ fn what_no_encoder_writes_is_refused() {
     refused(INT4, &[0x80, 0x3f, 0x80], 2, "a NaN in a block of finite values");
     refused(INT4, &[0x80, 0x3f, 0x17], 1, "a code behind the end");
     refused(INT4, &[0x80, 0xbf, 0x16], 2, "a mark for nothing");
-}
-
-proptest! {
-    #[test]
-    fn every_instruction_set_writes_and_reads_the_same(
-        values in prop::collection::vec(any_value(), 0..1400), start in any::<u32>()
-    ) {
-        for dense in all() {
-            let written = |isa| {
-                let mut payload = vec![0x55; dense.payload_len(values.len())];
-                dense.encode_with(isa, &values, dice(), start.into(), &mut payload);
-                payload
-            };
-            let read = |isa, payload: &[u8]| {
-                let mut back = vec![0.5; values.len()];
-                dense.decode_with(isa, payload, &mut back).expect("what an encoder wrote");
-                bits(&back)
-            };
-            let payload = written(Isa::Scalar);
-            let back = read(Isa::Scalar, &payload);
-            for isa in Isa::available() {
-                prop_assert!(written(isa) == payload, "{:?} on {}", dense, isa);
-                prop_assert!(read(isa, &payload) == back, "{:?} on {}", dense, isa);
-            }
-            for (x, y) in values.iter().zip(&back).filter(|(x, _)| !x.is_finite()) {
-                prop_assert_eq!(*y, if x.is_nan() { f32::NAN } else { *x }.to_bits());
-            }
-        }
-    }
-
-    /// Against float64: half a step, and the rounding of the scale, its inverse and the product to float32.
-    #[test]
-    fn quantised_values_are_within_half_a_step(values in finite_values()) {
-        for (dense, top, above) in [(INT8, 127.0, 0.0), (INT4, 7.0, 2f64.powi(-7))] {
-            let back = round_trip(dense, &values);
-            for (values, back) in values.chunks(dense.grain()).zip(back.chunks(dense.grain())) {
-                let largest = largest_of(values);
-                let step = largest / top * (1.0 + above) * (1.0 + 2f64.powi(-23));
-                let lost = largest < top * 2f64.powi(-126) * 1.000_001;
-                for (x, y) in values.iter().zip(back) {
-                    let error = (f64::from(*x) - f64::from(*y)).abs();
-                    let limit = step * (0.5 + top * 2f64.powi(-22));
-                    prop_assert!(error <= limit || (lost && *y == 0.0), "{:?}: {:e} as {:e}", dense, x, y);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn halves_are_within_half_a_step(values in finite_values()) {
-        let largest = largest_of(&values);
-        for (x, y) in values.iter().zip(round_trip(Dense::Float16, &values)) {
-            let limit = f64::max(f64::from(x.abs()) * 2f64.powi(-11), largest * 2f64.powi(-39));
-            prop_assert!((f64::from(*x) - f64::from(y)).abs() <= limit, "{:e} came back as {:e}", x, y);
-        }
-    }
-
-    /// Bytes that are almost a payload, and such that are not at all.
-    #[test]
-    fn any_bytes_decode_or_are_refused(
-        values in prop::collection::vec(any_value(), 0..300),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-        noise in prop::collection::vec(any::<u8>(), 0..700),
-    ) {
-        for dense in all() {
-            let mut payload = payload_of(dense, &values);
-            for (at, byte) in changes.iter().filter(|_| !values.is_empty()) {
-                let at = at.index(payload.len());
-                payload[at] = *byte;
-            }
-            for count in [0, 1, values.len(), values.len() + 1] {
-                for bytes in [&payload, &noise, &noise[..noise.len().min(dense.payload_len(count))].to_vec()] {
-                    let read = decoded(dense, bytes, count);
-                    prop_assert!(bytes.len() == dense.payload_len(count) || read.is_err());
-                    for x in read.unwrap_or_default() {
-                        prop_assert!(!x.is_nan() || x.to_bits() == f32::NAN.to_bits(), "{:?}", dense);
-                    }
-                }
-            }
-        }
-    }
 }

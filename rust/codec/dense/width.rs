@@ -1,13 +1,10 @@
 //! Codes of eight and of four bits in bytes.
 //!
 //! ```text
-//! Int8    byte i                   code i                  -127 ... 127
-//! Int4    byte j of 32 in a piece  code j │ code j + 32    -7 ... 7     low │ high four bits
+//! Int8    byte i                      code i                   -127 ... 127
+//! Int4    byte j of a piece of n      code j │ code j + n/2    -7 ... 7     low │ high four bits
 //! ```
-//! Codes 32 apart share a byte, so that neighbours in a vector stay neighbours. A shorter piece of n elements is cut in the same
-//! way: byte j holds codes j and j + n/2, rounded up; what an odd n leaves is 0.
-
-use super::grains::PIECE;
+//! Codes half a piece apart share a byte, so that neighbours in a vector stay neighbours. What an odd n leaves is 0.
 
 pub(super) trait Width: Copy {
     /// The largest code.
@@ -17,11 +14,11 @@ pub(super) trait Width: Copy {
 
     /// Bytes of `count` codes.
     fn bytes(count: usize) -> usize;
-    /// Where code `i` of a piece of `count` stands, as if the piece were full.
-    fn place(i: usize, count: usize) -> usize;
-    /// Writes the codes of a full piece, in `bytes(PIECE)` bytes.
-    fn pack(codes: &[i32; PIECE], bytes: &mut [u8]);
-    fn unpack(bytes: &[u8]) -> [i32; PIECE];
+    /// Where code `i` of a piece of `count` stands in a full one of `full` that has the same bytes.
+    fn place(i: usize, count: usize, full: usize) -> usize;
+    /// Writes the codes of a piece, an even number, in `bytes(N)` bytes.
+    fn pack<const N: usize>(codes: &[i32; N], bytes: &mut [u8]);
+    fn unpack<const N: usize>(bytes: &[u8]) -> [i32; N];
     /// Whether some code is -TOP - 1.
     fn holds_nan(bytes: &[u8]) -> bool;
     /// Whether the bytes of `count` codes hold nothing else.
@@ -41,23 +38,23 @@ impl Width for Int8 {
     }
 
     #[inline(always)]
-    fn place(i: usize, _count: usize) -> usize {
+    fn place(i: usize, _count: usize, _full: usize) -> usize {
         i
     }
 
     #[inline(always)]
-    fn pack(codes: &[i32; PIECE], bytes: &mut [u8]) {
-        let bytes = bytes.first_chunk_mut::<PIECE>().expect("a byte for each");
-        for i in 0..PIECE {
+    fn pack<const N: usize>(codes: &[i32; N], bytes: &mut [u8]) {
+        let bytes = bytes.first_chunk_mut::<N>().expect("a byte for each");
+        for i in 0..N {
             bytes[i] = codes[i] as u8;
         }
     }
 
     #[inline(always)]
-    fn unpack(bytes: &[u8]) -> [i32; PIECE] {
-        let bytes = bytes.first_chunk::<PIECE>().expect("a byte for each");
-        let mut codes = [0; PIECE];
-        for i in 0..PIECE {
+    fn unpack<const N: usize>(bytes: &[u8]) -> [i32; N] {
+        let bytes = bytes.first_chunk::<N>().expect("a byte for each");
+        let mut codes = [0; N];
+        for i in 0..N {
             codes[i] = i32::from(bytes[i] as i8);
         }
         codes
@@ -87,27 +84,28 @@ impl Width for Int4 {
     }
 
     #[inline(always)]
-    fn place(i: usize, count: usize) -> usize {
+    fn place(i: usize, count: usize, full: usize) -> usize {
         let half = count.div_ceil(2);
-        if i < half { i } else { i - half + PIECE / 2 }
+        if i < half { i } else { i - half + full / 2 }
     }
 
     #[inline(always)]
-    fn pack(codes: &[i32; PIECE], bytes: &mut [u8]) {
-        let bytes = bytes.first_chunk_mut::<{ PIECE / 2 }>().expect("a byte for two");
-        for j in 0..PIECE / 2 {
-            bytes[j] = (codes[j] & 15 | codes[PIECE / 2 + j] << 4) as u8;
+    fn pack<const N: usize>(codes: &[i32; N], bytes: &mut [u8]) {
+        // Once, so that the compiler drops the checks in the loop.
+        let bytes = &mut bytes[..N / 2];
+        for j in 0..N / 2 {
+            bytes[j] = (codes[j] & 15 | codes[N / 2 + j] << 4) as u8;
         }
     }
 
     #[inline(always)]
-    fn unpack(bytes: &[u8]) -> [i32; PIECE] {
-        let bytes = bytes.first_chunk::<{ PIECE / 2 }>().expect("a byte for two");
-        let mut codes = [0; PIECE];
-        for j in 0..PIECE / 2 {
+    fn unpack<const N: usize>(bytes: &[u8]) -> [i32; N] {
+        let bytes = &bytes[..N / 2];
+        let mut codes = [0; N];
+        for j in 0..N / 2 {
             let pair = i32::from(bytes[j] as i8);
             codes[j] = pair << 28 >> 28;
-            codes[PIECE / 2 + j] = pair >> 4;
+            codes[N / 2 + j] = pair >> 4;
         }
         codes
     }
