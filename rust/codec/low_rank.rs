@@ -7,14 +7,17 @@
 //!                                              Q = M^T P,  summed over ranks        `transposed_times`
 //!                                     after    M ~ P Q^T,  residual M - P Q^T       `outer`, `subtract_outer`
 //! ```
-//! All are row-major. M is much larger than the factors, so every loop reads it once, in order, 16 columns at a time; for that, Q lies as
-//! `Lanes`: row by row of 16-column blocks.
+//! All are row-major. M is much larger than the factors, so every loop reads it once, in order, 16 columns at a time;
+//! for that, Q lies as `Lanes`: row by row of 16-column blocks.
 //!
-//! The order of every sum is written down, so all instruction sets give the same bits; NaN is canonical. A process that flushes subnormals
-//! to zero may differ in them. Knows neither ranks nor residuals.
+//! The order of every sum is written down, so all instruction sets give the same bits; NaN is canonical. A process that
+//! flushes subnormals to zero may differ in them. Knows neither ranks nor residuals.
+
+mod base;
 
 use super::Dice;
 use crate::kernels::{Loop, Machine, vectorised};
+use base::Orthogonalise;
 
 /// The sizes of a matrix and its factors. `r`, the rank of the product, is small; it and `cols` are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +28,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Columns of `q` that hold nothing but zeros, or anything that is not finite, become random numbers: those of a new `q`, and those that
-    /// no later step would revive. Almost surely no column lies in the span of the others.
+    /// Columns of `q` that hold nothing but zeros, or anything that is not finite, become random numbers: those of a
+    /// new `q`, and those that no later step would revive. Almost surely no column lies in the span of the others.
     ///
     /// # Panics
     /// As all methods do, when an operand has another length than its shape.
@@ -61,8 +64,8 @@ impl Shape {
         }
     }
 
-    /// The columns of `p` become orthogonal to those before them, and of length 1. One that lies in their span, to rounding, becomes
-    /// zero; one that holds anything not finite, and those after it, NaN.
+    /// The columns of `p` become orthogonal to those before them, and of length 1. One that lies in their span, to
+    /// rounding, becomes zero; one that holds anything not finite, and those after it, NaN.
     pub fn orthogonalise(self, p: &mut [f32]) {
         check(p, self.rows, self.r, "left factor");
         let mut columns = vec![vec![[0.0; LANES]; self.rows.div_ceil(LANES)]; self.r];
@@ -119,7 +122,8 @@ fn uniform(bits: u32) -> f32 {
     ((bits >> 8 | 1) as f32 - 8_388_608.0) / 8_388_608.0
 }
 
-/// The canonical NaN for any NaN: which one an operation gives depends on the order of its operands, which the compiler may change.
+/// The canonical NaN for any NaN: which one an operation gives depends on the order of its operands, which the compiler
+/// may change.
 #[inline(always)]
 fn settled(x: f32) -> f32 {
     if x.is_nan() { f32::NAN } else { x }
@@ -133,8 +137,8 @@ fn padded(x: &[f32]) -> Lanes {
     lanes
 }
 
-/// Always in the same order: halves upon each other. Not inlined: seeing how lanes are added in the end, the compiler splits the
-/// vectors of the loop before it, which then takes twice as long.
+/// Always in the same order: halves upon each other. Not inlined: seeing how lanes are added in the end, the compiler
+/// splits the vectors of the loop before it, which then takes twice as long.
 #[inline(never)]
 fn total(x: &Lanes) -> f32 {
     let mut x = *x;
@@ -290,76 +294,6 @@ fn outer_block(p: &[f32], q: &[Lanes]) -> Lanes {
         sum = add_product(sum, &[*p; LANES], q);
     }
     sum
-}
-
-/// Gram and Schmidt's process as modified, and done twice for every column: once leaves rounding errors in proportion to what it took away.
-struct Orthogonalise<'a> {
-    columns: &'a mut [Vec<Lanes>],
-}
-
-/// A column of which less than this is left lies in the span of those before: what is left is their rounding.
-const SPANNED: f32 = 1.0 / (1 << 18) as f32;
-
-impl Loop for Orthogonalise<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<M: Machine>(self, _machine: M) {
-        for j in 0..self.columns.len() {
-            let (before, column) = self.columns.split_at_mut(j);
-            let column = &mut column[0];
-            normalise(column, 0.0);
-            for other in before.iter().chain(&*before) {
-                let along = scalar_product(column, other);
-                subtract(column, along, other);
-            }
-            normalise(column, SPANNED);
-        }
-    }
-}
-
-#[inline(always)]
-fn scalar_product(a: &[Lanes], b: &[Lanes]) -> f32 {
-    let mut sum = [0.0; LANES];
-    for (a, b) in a.iter().zip(b) {
-        sum = add_product(sum, a, b);
-    }
-    total(&sum)
-}
-
-#[inline(always)]
-fn subtract(column: &mut [Lanes], along: f32, other: &[Lanes]) {
-    for (x, other) in column.iter_mut().zip(other) {
-        for i in 0..LANES {
-            x[i] -= along * other[i];
-        }
-    }
-}
-
-/// Divides a column by its length. It becomes zero where that is not above `least`, NaN where it is not finite.
-#[inline(always)]
-fn normalise(column: &mut [Lanes], least: f32) {
-    let (mut largest, mut finite) = (0.0, true);
-    for x in column.as_flattened() {
-        finite &= x.is_finite();
-        largest = if x.abs() > largest { x.abs() } else { largest };
-    }
-    if !finite || largest == 0.0 {
-        column.fill([if finite { 0.0 } else { f32::NAN }; LANES]);
-        return;
-    }
-    // The squares of what is left neither overflow nor vanish.
-    scale(column, largest);
-    let length = scalar_product(column, column).sqrt();
-    if largest * length > least { scale(column, length) } else { column.fill([0.0; LANES]) }
-}
-
-#[inline(always)]
-fn scale(column: &mut [Lanes], by: f32) {
-    for x in column.iter_mut() {
-        for i in 0..LANES {
-            x[i] /= by;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@ pub(super) struct Bracket {
 }
 
 impl Bracket {
-    /// For `k` from 1 to less than the number of values. One value is drawn from each of as many equal parts of the array as the sample
-    /// has values, so that no period of the data fits it.
+    /// For `k` from 1 to less than the number of values. One value is drawn from each of as many equal parts of the
+    /// array as the sample has values, so that no period of the data fits it.
     ///
-    /// The number of sampled values among the `k` largest has mean `q = sample k / count` and deviation below `sqrt q`; the bracket
-    /// leaves four of them, and a few for small numbers, on either side.
+    /// The number of sampled values among the `k` largest has mean `q = sample k / count` and deviation below `sqrt q`;
+    /// the bracket leaves four of them, and a few for small numbers, on either side.
     pub(super) fn of(values: &[f32], k: usize) -> Bracket {
         let count = values.len();
         let mut images: Vec<i32> = sampled(count).map(|place| image(values[place])).collect();
@@ -35,7 +35,7 @@ impl Bracket {
 pub(super) fn sampled(count: usize) -> impl Iterator<Item = usize> {
     let sample = (count / SPARING).clamp(count.min(LEAST), MOST);
     let (part, dice) = (count / sample, Dice::new(&[]));
-    (0..sample).map(move |i| i * part + (u64::from(dice.short(i as u64)) * part as u64 >> 32) as usize)
+    (0..sample).map(move |i| i * part + ((u64::from(dice.short(i as u64)) * part as u64) >> 32) as usize)
 }
 
 /// One value in so many is sampled, but no fewer and no more than these.

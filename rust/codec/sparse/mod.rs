@@ -6,11 +6,12 @@
 //!
 //! payload  coding, 1 byte │ picks, u32 │ places: varints of gaps, or a bitmap │ values: float32, float16 or int8
 //! ```
-//! Places cost one or two bytes each as gaps and `count / 8` bytes together as a bitmap; the encoder takes what is smaller, and gaps
-//! when equal. A payload that says the same in another way is refused, so what decodes is what encodes to those bytes.
+//! Places cost one or two bytes each as gaps and `count / 8` bytes together as a bitmap; the encoder takes what is
+//! smaller, and gaps when equal. A payload that says the same in another way is refused, so what decodes is what
+//! encodes to those bytes.
 //!
-//! Arrays have at most `u32::MAX` elements here. Knows nothing of residuals: `encode_rest` says what a payload left out, and `scatter`
-//! puts it back.
+//! Arrays have at most `u32::MAX` elements here. Knows nothing of residuals: `encode_rest` says what a payload left
+//! out, and `scatter` puts it back.
 
 mod bracket;
 mod places;
@@ -98,8 +99,8 @@ fn begin<'a>(picks: &[u32], count: usize, how: Values, payload: &'a mut Vec<u8>)
     &mut payload[start..]
 }
 
-/// Decodes a payload of an array of `count` elements. `picks` and `values` are cleared before, and mean nothing after an error. Allocates
-/// no more than the payload's length accounts for: at most 8 picks a byte.
+/// Decodes a payload of an array of `count` elements. `picks` and `values` are cleared before, and mean nothing after
+/// an error. Allocates no more than the payload's length accounts for: at most 8 picks a byte.
 pub fn decode(
     payload: &[u8],
     count: usize,

@@ -7,8 +7,8 @@
 //! ```
 //! All integers are little-endian. At 1 % a gap costs 1.3 bytes; from about 12 % on the bitmap is smaller.
 //!
-//! Short gaps are the common case and their lengths are random, so branches on them are mispredicted: both directions do
-//! gaps below 2^14 without a branch, and look at whole groups for the others.
+//! Short gaps are the common case and their lengths are random, so branches on them are mispredicted: both directions
+//! do gaps below 2^14 without a branch, and look at whole groups for the others.
 
 use crate::codec::Malformed;
 
@@ -130,8 +130,8 @@ fn write_long(mut gap: u32, bytes: &mut [u8], mut at: usize) -> usize {
     at + 1
 }
 
-/// Reads `claimed` gaps and returns how many bytes they took. Picks ascend, but the caller has to look at the last one: where it
-/// lies in the array, they all do; where one did not fit 32 bits, this is an error.
+/// Reads `claimed` gaps and returns how many bytes they took. Picks ascend, but the caller has to look at the last one:
+/// where it lies in the array, they all do; where one did not fit 32 bits, this is an error.
 fn read_gaps(bytes: &[u8], claimed: usize, picks: &mut Vec<u32>) -> Result<usize, Malformed> {
     if claimed > bytes.len() {
         return Err(Malformed("places end early")); // before anything is allocated for them
@@ -155,8 +155,8 @@ fn read_gaps(bytes: &[u8], claimed: usize, picks: &mut Vec<u32>) -> Result<usize
 /// As many gaps below `LONG` as surely lie in 8 bytes.
 const GROUP: usize = 4;
 
-/// Reads gaps of one or two bytes from place `at` of `bytes`, where `next` is the first place that can come. Returns the two after
-/// them; None where the bytes end or are anything else.
+/// Reads gaps of one or two bytes from place `at` of `bytes`, where `next` is the first place that can come. Returns
+/// the two after them; None where the bytes end or are anything else.
 #[inline(always)]
 fn read_short(bytes: &[u8], at: usize, next: u64, picks: &mut [u32; GROUP]) -> Option<(usize, u64)> {
     let mut window = u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?);

@@ -2,7 +2,8 @@
 
 use super::select::image;
 
-/// Digits of an image, highest first: lowest bit and number of bits. Counters of one digit stay in the first-level cache.
+/// Digits of an image, highest first: lowest bit and number of bits. Counters of one digit stay in the first-level
+/// cache.
 const DIGITS: [(u32, u32); 3] = [(20, 11), (9, 11), (0, 9)];
 
 /// The image of the `k`-th largest, for `k` from 1, and how many of the `k` equal it.

@@ -2,11 +2,12 @@
 
 use crate::codec::Dice;
 
-/// `k` different places of `count`, ascending, every set of them equally likely; the same for the same `dice`. `picks` is cleared
-/// before.
+/// `k` different places of `count`, ascending, every set of them equally likely; the same for the same `dice`. `picks`
+/// is cleared before.
 ///
-/// Draws places, and again where one came up before, into a bitmap of `count` bits; when more than half are wanted it draws those that
-/// are left out. So at most `2 ln 2 k` draws are expected, and the order comes from reading the bitmap.
+/// Draws places, and again where one came up before, into a bitmap of `count` bits; when more than half are wanted it
+/// draws those that are left out. So at most `2 ln 2 k` draws are expected, and the order comes from reading the
+/// bitmap.
 ///
 /// # Panics
 /// When `k` exceeds `count`, or `count` exceeds `u32::MAX`.
@@ -43,8 +44,8 @@ fn draw(count: usize, k: usize, dice: Dice) -> Vec<u64> {
     drawn
 }
 
-/// A number below `count` from one of 64 bits: the upper half of their product. None for the few draws that would make some numbers
-/// likelier than others (D. Lemire, "Fast random integer generation in an interval", 2019).
+/// A number below `count` from one of 64 bits: the upper half of their product. None for the few draws that would make
+/// some numbers likelier than others (D. Lemire, "Fast random integer generation in an interval", 2019).
 fn below(count: u64, draw: u64) -> Option<u64> {
     let product = u128::from(draw) * u128::from(count);
     let fair = product as u64 >= count || product as u64 >= count.wrapping_neg() % count;
@@ -95,7 +96,8 @@ mod tests {
 
     #[test]
     fn draws_that_would_make_some_numbers_likelier_are_refused() {
-        // 2^64 = 3 * 0x5555555555555555 + 1: one draw is too many, the one whose product begins the first of three parts.
+        // 2^64 = 3 * 0x5555555555555555 + 1: one draw is too many, the one whose product begins the first of three
+        // parts.
         assert_eq!(below(3, 0), None);
         assert_eq!(below(3, 1), Some(0));
         assert_eq!(below(3, 0x5555_5555_5555_5555), Some(0));

@@ -1,7 +1,7 @@
 //! Which elements are large.
 //!
-//! Magnitudes are compared as integers, `image`: the bits of a float without its sign order as the float does. NaN, whatever its bits,
-//! counts as one value above infinity, so that it is sent rather than lost.
+//! Magnitudes are compared as integers, `image`: the bits of a float without its sign order as the float does. NaN,
+//! whatever its bits, counts as one value above infinity, so that it is sent rather than lost.
 //!
 //! ```text
 //! bracket    the k-th of a sample of the magnitudes, give or take: low, high
@@ -11,14 +11,15 @@
 //!   too few above low     low is the k-th itself (many equals): a second pass takes the first of them
 //!   neither, or too many  the sample misled: radix, three passes that count
 //! ```
-//! Every step is linear at worst, whatever the values; the sample is drawn with the same dice always, so the time repeats as well.
+//! Every step is linear at worst, whatever the values; the sample is drawn with the same dice always, so the time
+//! repeats as well.
 
 use super::bracket::Bracket;
 use super::radix;
 use crate::kernels::{Loop, Machine, vectorised};
 
-/// The places of the `k` largest magnitudes of `values`, ascending; of equals the first. NaN counts as larger than infinity.
-/// `picks` is cleared before.
+/// The places of the `k` largest magnitudes of `values`, ascending; of equals the first. NaN counts as larger than
+/// infinity. `picks` is cleared before.
 ///
 /// # Panics
 /// When `k` exceeds the number of values, or that `u32::MAX`.
@@ -26,8 +27,8 @@ pub fn top_k(values: &[f32], k: usize, picks: &mut Vec<u32>) {
     vectorised(TopK { values, k, picks });
 }
 
-/// The places of all magnitudes of at least `threshold`, of infinities and of NaN, ascending. `picks` is cleared before. A threshold
-/// of zero or less picks everything; NaN as a threshold what infinity does.
+/// The places of all magnitudes of at least `threshold`, of infinities and of NaN, ascending. `picks` is cleared
+/// before. A threshold of zero or less picks everything; NaN as a threshold what infinity does.
 ///
 /// # Panics
 /// When there are more than `u32::MAX` values.
@@ -111,7 +112,8 @@ struct Wanted {
 /// Elements compared at a time: bits of a word.
 const BLOCK: usize = 64;
 
-/// `picks` becomes the places of all that is wanted, ascending. False, and only some of them, when they are more than `limit`.
+/// `picks` becomes the places of all that is wanted, ascending. False, and only some of them, when they are more than
+/// `limit`.
 #[inline(always)]
 fn collect<M: Machine>(machine: M, values: &[f32], mut wanted: Wanted, limit: usize, picks: &mut Vec<u32>) -> bool {
     picks.clear();
@@ -159,8 +161,8 @@ fn collect_block<M: Machine>(machine: M, x: &[f32; BLOCK], start: usize, wanted:
     }
 }
 
-/// Keeps the `k` largest of `picks`, which are at least that many and hold all of them. Those above `high` are fewer than `k` unless
-/// the sample misled, and need no ordering.
+/// Keeps the `k` largest of `picks`, which are at least that many and hold all of them. Those above `high` are fewer
+/// than `k` unless the sample misled, and need no ordering.
 fn settle(values: &[f32], k: usize, high: i32, picks: &mut Vec<u32>) {
     let mut images: Vec<i32> = picks.iter().map(|pick| image(values[*pick as usize])).collect();
     let mut band: Vec<i32> = images.iter().copied().filter(|image| *image <= high).collect();

@@ -1,4 +1,5 @@
-//! Selection against sorting, on every instruction set, for values that invite mistakes and for those that mislead the sample.
+//! Selection against sorting, on every instruction set, for values that invite mistakes and for those that mislead the
+//! sample.
 
 use super::*;
 use crate::codec::Dice;
