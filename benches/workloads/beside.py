@@ -16,6 +16,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # ranks are the parallelism; BLAS reads it when numpy is imported
 
 import numpy as np
+import squeezed
 from numpy.typing import NDArray
 
 import arx
@@ -172,7 +173,32 @@ def waiting(calls: int, rounds: int) -> list[dict[str, Any]]:
     return [medians({name: us / calls for name, us in times.items()})]
 
 
-PARTS = {"hide": hide, "many": many, "sharded": sharded, "waiting": waiting}
+def compressed(codecs: list[str], sizes: list[int], rounds: int) -> list[dict[str, Any]]:
+    """All-reduce by each codec; what "auto" takes is said too. Small arrays take turns more often."""
+    rows = []
+    for nbytes in sizes:
+        times = turns(squeezed.forms(codecs, nbytes), rounds * max(1, (1 << 20) // nbytes))
+        rows.append({"bytes": nbytes, "explained": squeezed.explained(nbytes), **medians(times)})
+    return rows
+
+
+def coding(sizes: list[int], rounds: int) -> list[dict[str, Any]]:
+    """All-reduce inside a host, and what encoding and decoding alone would take there, on all ranks at once."""
+    rows = []
+    for nbytes in sizes:
+        times = turns(squeezed.alone(nbytes), rounds * max(1, (1 << 20) // nbytes))
+        rows.append({"bytes": nbytes, **medians(times)})
+    return rows
+
+
+PARTS = {
+    "hide": hide,
+    "many": many,
+    "sharded": sharded,
+    "waiting": waiting,
+    "compressed": compressed,
+    "coding": coding,
+}
 
 
 def main(part: str, settings: dict[str, Any], output: str) -> None:

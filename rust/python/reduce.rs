@@ -169,15 +169,16 @@ impl Group {
     ) -> PyResult<Explanation> {
         let (py, group) = (slf.py(), slf.get());
         let options = Options { algo, compression, ..Options::default() };
-        let codec = match &options.compression {
+        let codec: Option<PyRef<'py, PyCodec>> = match &options.compression {
+            Some(compression) => py.import("arx.compression")?.call_method1("_codec", (compression,))?.extract()?,
             None => None,
-            Some(_) => match prepare(slf, (&x, op.as_ref()), &options)? {
-                Prepared::Core(codec, ..) => Some(codec),
-                Prepared::Python(_) => None,
-            },
         };
+        let codec = codec.map(|codec| codec.0);
         let request = Reduce { x, op, out: None, options };
         let r = request.check(group)?;
+        if codec.is_some() {
+            arguments::compressible(&r.input, r.op)?;
+        }
         let packed = (!r.input.contiguous).then(|| Packed::of(&r.input));
         let bytes = packed.as_ref().map_or_else(|| r.input.bytes(), Packed::bytes);
         let call = Call { compression: codec, ..r.call() };

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from arx import _arx
 from arx.compression import _own
-from arx.compression._codecs import FORMS, Auto, Codec, Fp16, Int8, _Core, _Sparse, one
+from arx.compression._codecs import FORMS, Codec, Fp16, Int8, _Core, _Sparse, one
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -266,6 +266,11 @@ def prepare(
     return chosen._step_codec(feedback), feedback, source
 
 
+def codec(compression: Any) -> _arx._Codec | None:
+    """Return the codec that `compression=` means, after any warm-up; None if it is one in Python."""
+    return pipeline(compression)._core
+
+
 def of_buckets(compression: Any, group: _arx.Group, count: int) -> list[tuple[_arx._Codec, Any]]:
     """Return a codec of the core for each bucket, and what it keeps."""
     chosen = pipeline(compression)
@@ -275,4 +280,4 @@ def of_buckets(compression: Any, group: _arx.Group, count: int) -> list[tuple[_a
     return [(chosen._core, chosen._feedback_of(group, f"bucket {number}")) for number in range(count)]
 
 
-__all__ = ["Auto", "ErrorFeedback", "Pipeline", "parse", "pipeline", "prepare"]
+__all__ = ["ErrorFeedback", "Pipeline", "codec", "parse", "pipeline", "prepare"]
