@@ -228,7 +228,7 @@ mod tests {
         let values = [1.0 + 2f64.powi(-30), 1e300, -0.0, f64::NAN, 0.1, 1.0 + 3.0 * 2f64.powi(-25)];
         let mut floats = [7.0; 6];
         // Doubles as pairs of floats, from a multiple of eight bytes on.
-        let mut memory = vec![0.0; 13];
+        let mut memory = [0.0; 13];
         let skip = memory.as_ptr().addr() / 4 % 2;
         let raw = &mut memory[skip..skip + 12];
         let halves = values.iter().flat_map(|x| [x.to_bits() as u32, (x.to_bits() >> 32) as u32]);
