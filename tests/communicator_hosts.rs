@@ -74,6 +74,7 @@ fn call(collective: Collective, shape: &[usize]) -> Call<'_> {
         shape,
         counts: &[],
         algorithm: Algorithm::Auto,
+        compression: None,
         name: None,
         timeout: None,
     }

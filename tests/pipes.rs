@@ -85,6 +85,7 @@ impl Kind {
             shape,
             counts: &[],
             algorithm: Algorithm::parse(self.name).unwrap_or_else(|| panic!("{}", self.name)),
+            compression: None,
             name: None,
             timeout: None,
         }
