@@ -30,15 +30,6 @@ pub fn bytes_of(values: &mut [f32]) -> Bytes<'_> {
     unsafe { std::slice::from_raw_parts(values.as_mut_ptr().cast::<Cell<u8>>(), bytes) }
 }
 
-/// Memory as float32.
-///
-/// # Panics
-/// Unless it is aligned to, and holds a whole number of, floats.
-#[inline]
-pub fn floats(bytes: Bytes<'_>) -> &[Cell<f32>] {
-    typed(bytes)
-}
-
 /// `bytes` as elements. Panics unless they are aligned and hold a whole number of them.
 #[inline(always)]
 pub(super) fn typed<T: Plain>(bytes: Bytes<'_>) -> &[Cell<T>] {

@@ -35,7 +35,7 @@ mod x86;
 use std::cell::Cell;
 
 use crate::dtype::{DType, ReduceOp};
-pub use cast::{bytes_of, floats};
+pub use cast::bytes_of;
 pub use convert::{all_finite, float32_of, narrow, narrow_with, of_float32, widen, widen_with};
 pub use copy::{copy, copy_streaming};
 pub use generic::Machine;

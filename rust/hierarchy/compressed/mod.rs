@@ -22,7 +22,7 @@ use crate::codec::{Codec, Feedback, Of};
 use crate::direct::{Pieces, Verdict};
 use crate::dtype::{DType, ReduceOp};
 use crate::engine::Halt;
-use crate::kernels::{Bytes, all_finite, bytes_of, copy, float32_of, floats, of_float32};
+use crate::kernels::{Bytes, all_finite, bytes_of, copy, float32_of, of_float32};
 use crate::messages::aligned;
 
 use leg::Leg;
@@ -50,7 +50,7 @@ pub struct Workspace {
     came: Vec<u8>,
     picks: Vec<u32>,
     picked: Vec<f32>,
-    places: Vec<u32>,
+    said: Vec<sparse::Said>,
 }
 
 impl Session<'_, '_> {
@@ -59,22 +59,32 @@ impl Session<'_, '_> {
         &mut self,
         squeeze: &Squeeze<'_>,
         work: &mut Workspace,
-        feedback: Option<&mut Feedback>,
+        mut feedback: Option<&mut Feedback>,
         (dst, src): (Bytes<'_>, Bytes<'_>),
     ) -> Result<Verdict, Halt> {
         let dtype = squeeze.dtype;
-        if dtype == DType::Float32 {
-            return self.compressed_floats(squeeze, work, feedback, (dst, src));
+        let outcome = if dtype == DType::Float32 {
+            self.compressed_floats(squeeze, work, feedback.as_deref_mut(), (dst, src))?
+        } else {
+            let mut memory = std::mem::take(self.wide);
+            let wide = aligned(&mut memory, src.len() / dtype.size() * FLOAT);
+            float32_of(dtype, wide, src);
+            let mut outcome = self.compressed_floats(squeeze, work, feedback.as_deref_mut(), (wide, wide))?;
+            if outcome.verdict == Verdict::Agreed {
+                of_float32(dtype, dst, wide);
+            }
+            if feedback.is_some() {
+                float32_of(dtype, wide, dst);
+                outcome.finite &= all_finite(wide); // a half may be infinite where the float32 was not
+            }
+            *self.wide = memory;
+            outcome
+        };
+        // Where the sum overflowed the program will skip the step: so does the feedback, on all ranks alike.
+        if let Some(feedback) = feedback.filter(|_| outcome.verdict == Verdict::Agreed && outcome.finite) {
+            feedback.commit();
         }
-        let mut memory = std::mem::take(self.wide);
-        let wide = aligned(&mut memory, src.len() / dtype.size() * FLOAT);
-        float32_of(dtype, wide, src);
-        let verdict = self.compressed_floats(squeeze, work, feedback, (wide, wide));
-        if verdict == Ok(Verdict::Agreed) {
-            of_float32(dtype, dst, wide);
-        }
-        *self.wide = memory;
-        verdict
+        Ok(outcome.verdict)
     }
 
     fn compressed_floats(
@@ -83,7 +93,7 @@ impl Session<'_, '_> {
         work: &mut Workspace,
         mut feedback: Option<&mut Feedback>,
         (dst, src): (Bytes<'_>, Bytes<'_>),
-    ) -> Result<Verdict, Halt> {
+    ) -> Result<Outcome, Halt> {
         let world = self.hosts.everybody().size() as usize;
         let parts = self.parts(src.len() / FLOAT, squeeze.codec.grain());
         let pieces = Pieces(parts.iter().map(|part| Vec::from_iter([bytes_at(part)])).collect());
@@ -91,7 +101,7 @@ impl Session<'_, '_> {
         // Who is alone on its host reads its own array.
         let brought = if self.is_alone() { src } else { dst };
         if !self.is_alone() && self.combine_here(&code, dst, src, &pieces)? == Verdict::Differs {
-            return Ok(Verdict::Differs);
+            return Ok(Outcome { verdict: Verdict::Differs, finite: true });
         }
         let part = parts.get(self.hosts.place()).cloned().unwrap_or(0..0);
         let bytes = bytes_at(&part);
@@ -105,11 +115,10 @@ impl Session<'_, '_> {
             finite = self.part(squeeze, &place, work, feedback.as_deref_mut(), arrays)?;
         }
         self.share(dst, &pieces)?;
-        // Where the sum overflowed the program will skip the step: so does the feedback, on all ranks alike.
-        if let Some(feedback) = feedback.filter(|_| if self.is_alone() { finite } else { all_finite(dst) }) {
-            feedback.commit();
+        if !self.is_alone() && feedback.is_some() {
+            finite = all_finite(dst); // others have seen to the other parts
         }
-        Ok(Verdict::Agreed)
+        Ok(Outcome { verdict: Verdict::Agreed, finite })
     }
 
     /// What each rank of a host owns of `count` elements: whole grains.
@@ -179,6 +188,13 @@ impl Leg<'_, '_> {
     }
 }
 
+/// How a call ended.
+struct Outcome {
+    verdict: Verdict,
+    /// All elements of the result.
+    finite: bool,
+}
+
 /// What this rank has to do with.
 struct Place {
     /// Of the elements.
@@ -206,40 +222,33 @@ impl Brought<'_> {
     }
 }
 
-/// Where sums go: elements of a part, divided by `count`.
+/// Where sums go: elements of a part, divided by `divisor`.
 struct Output<'a> {
     dst: Bytes<'a>,
-    count: usize,
+    divisor: usize,
     /// All that has been put there.
     finite: Cell<bool>,
 }
 
 impl<'a> Output<'a> {
-    fn new(dst: Bytes<'a>, count: usize) -> Output<'a> {
-        Output { dst, count, finite: Cell::new(true) }
+    fn new(dst: Bytes<'a>, divisor: usize) -> Output<'a> {
+        Output { dst, divisor, finite: Cell::new(true) }
     }
 
     /// Those from element `at` on.
     fn put(&self, at: usize, sums: &mut [f32]) {
         let dst = &self.dst[at * FLOAT..(at + sums.len()) * FLOAT];
         let sums = bytes_of(sums);
-        match self.count {
+        match self.divisor {
             1 => copy(dst, sums),
             count => arithmetic(DType::Float32, ReduceOp::Avg, count).last.run_counted(dst, &[sums], count),
         }
         self.finite.set(self.finite.get() && all_finite(dst));
     }
 
-    /// Those at some places; all others are zero. `sums` is spoilt.
-    fn put_at(&self, picks: &[u32], sums: &mut [f32]) {
-        let sums = bytes_of(sums);
-        if self.count != 1 {
-            arithmetic(DType::Float32, ReduceOp::Avg, self.count).last.run_counted(sums, &[sums], self.count);
-        }
-        self.finite.set(self.finite.get() && all_finite(sums));
-        let dst = floats(self.dst);
-        dst.iter().for_each(|x| x.set(0.0));
-        picks.iter().zip(floats(sums)).for_each(|(pick, sum)| dst[*pick as usize].set(sum.get()));
+    /// How many elements there are.
+    fn count(&self) -> usize {
+        self.dst.len() / FLOAT
     }
 }
 

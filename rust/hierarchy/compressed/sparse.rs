@@ -14,10 +14,8 @@ use super::leg::Leg;
 use super::{Brought, FLOAT, Output, Place, Workspace};
 use crate::codec::sparse::{self, Values};
 use crate::codec::{Dense, Malformed, Pick, Selection};
-use crate::dtype::{DType, ReduceOp};
 use crate::engine::Halt;
-use crate::hierarchy::arithmetic;
-use crate::kernels::{bytes_of, floats};
+use crate::kernels::{all_finite, bytes_of};
 
 pub(super) struct Share<'a> {
     pub selection: Selection,
@@ -71,23 +69,16 @@ impl Leg<'_, '_> {
         if total * self.hosts() > 2 * FLOAT * (self.hosts() - 1) * values.len() {
             return self.as_an_array(values.len(), work, output);
         }
-        let Workspace { sent, came, picked, places, .. } = work;
+        let Workspace { sum, sent, came, said, .. } = work;
         came.resize(total, 0);
         came[blocks[self.me()].clone()].copy_from_slice(sent);
         self.gather(came, &blocks, false)?;
-        let dst = floats(output.dst);
-        dst.iter().for_each(|x| x.set(0.0));
-        let mut all: Vec<u32> = Vec::with_capacity(total / 4);
-        for (host, block) in blocks.iter().enumerate() {
-            let decoded = sparse::decode(&came[block.clone()], values.len(), how, places, picked);
+        said.resize_with(self.hosts(), Said::default);
+        for (host, (block, Said { places, values: of_host })) in blocks.iter().zip(&mut *said).enumerate() {
+            let decoded = sparse::decode(&came[block.clone()], values.len(), how, places, of_host);
             decoded.map_err(|Malformed(why)| self.garbled(host, why))?;
-            for (place, value) in places.iter().zip(picked.iter()) {
-                let sum = &dst[*place as usize];
-                sum.set(sum.get() + value);
-            }
-            all.extend_from_slice(places);
         }
-        output.finish(&mut all);
+        output.put_said(said, sum);
         Ok(())
     }
 
@@ -95,12 +86,8 @@ impl Leg<'_, '_> {
     fn as_an_array(&mut self, count: usize, work: &mut Workspace, output: &Output<'_>) -> Result<(), Halt> {
         let Workspace { sum, picks, picked, .. } = work;
         sum.clear();
-        if picks.len() == count {
-            sum.extend_from_slice(picked); // and so are zeros with a sign
-        } else {
-            sum.resize(count, 0.0);
-            sparse::add(picks, picked, sum);
-        }
+        sum.resize(count, 0.0);
+        sparse::scatter(picks, picked, sum);
         self.sum(sum)?;
         output.put(0, sum);
         Ok(())
@@ -116,6 +103,9 @@ impl Leg<'_, '_> {
         self.agree_on_picks(share, values, work)?;
         let picks = std::mem::take(&mut work.picks);
         let mut picked: Vec<f32> = picks.iter().map(|pick| values[*pick as usize]).collect();
+        if !all_finite(bytes_of(values)) {
+            picked.fill(f32::NAN); // wherever it stands, all must see that something is wrong
+        }
         let dense = match share.selection.values {
             Values::Float32 => None,
             Values::Float16 => Some(Dense::Float16),
@@ -125,7 +115,6 @@ impl Leg<'_, '_> {
             None => {
                 picks.iter().for_each(|pick| values[*pick as usize] = 0.0);
                 self.sum(&mut picked)?;
-                output.put_at(&picks, &mut picked);
             }
             Some(dense) => {
                 let mut sums = vec![0.0; picked.len()];
@@ -134,10 +123,13 @@ impl Leg<'_, '_> {
                     sums[at..at + said.len()].copy_from_slice(said);
                 })?;
                 picks.iter().zip(&picked).for_each(|(pick, rest)| values[*pick as usize] = *rest);
-                output.put_at(&picks, &mut sums);
+                picked = sums;
             }
         }
-        work.picks = picks;
+        let said = [Said { places: picks, values: picked }];
+        output.put_said(&said, &mut work.sum);
+        let [Said { places, .. }] = said;
+        work.picks = places;
         Ok(())
     }
 
@@ -165,19 +157,32 @@ impl Leg<'_, '_> {
     }
 }
 
+/// Some values, and their places.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    places: Vec<u32>,
+    values: Vec<f32>,
+}
+
 impl Output<'_> {
-    /// What was added up at `places`, some of which may be there several times, is complete.
-    fn finish(&self, places: &mut Vec<u32>) {
-        let dst = floats(self.dst);
-        let finite = places.iter().all(|place| dst[*place as usize].get().is_finite());
-        self.finite.set(self.finite.get() && finite);
-        if self.count != 1 {
-            places.sort(); // finds the runs, one of each host
-            places.dedup();
-            let mut sums: Vec<f32> = places.iter().map(|place| dst[*place as usize].get()).collect();
-            let sums = bytes_of(&mut sums);
-            arithmetic(DType::Float32, ReduceOp::Avg, self.count).last.run_counted(sums, &[sums], self.count);
-            places.iter().zip(floats(sums)).for_each(|(place, sum)| dst[*place as usize].set(sum.get()));
+    /// The sums of what is said, one after the other, at each place. A piece at a time, in the nearest cache: places are many, and
+    /// far apart.
+    fn put_said(&self, said: &[Said], tile: &mut Vec<f32>) {
+        const TILE: usize = 4 << 10;
+        tile.resize(tile.len().max(TILE), 0.0);
+        let mut next = vec![0; said.len()];
+        for start in (0..self.count()).step_by(TILE) {
+            let tile = &mut tile[..TILE.min(self.count() - start)];
+            tile.fill(0.0);
+            for (Said { places, values }, next) in said.iter().zip(&mut next) {
+                let end = start + tile.len();
+                let here = places[*next..].iter().zip(&values[*next..]);
+                for (place, value) in here.take_while(|(place, _)| (**place as usize) < end) {
+                    tile[*place as usize - start] += value;
+                    *next += 1;
+                }
+            }
+            self.put(start, tile);
         }
     }
 }
