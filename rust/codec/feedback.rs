@@ -15,6 +15,8 @@ use std::ops::Range;
 use crate::dtype::{DType, ReduceOp};
 use crate::kernels::{Bytes, Reducer, bytes_of, copy};
 
+use super::sparse::Make;
+
 /// Between calls, `next` holds nothing of value.
 #[derive(Clone, Debug, Default)]
 pub struct Feedback {
@@ -89,38 +91,26 @@ impl Feedback {
         }
     }
 
-    /// p, for the float32 that the caller brings; `keep` gives the memory back.
+    /// p, for the float32 that the caller brings, g; `keep` gives the memory back.
     pub fn bring(&mut self, brought: Bytes<'_>) -> Vec<f32> {
-        let mut values = self.take();
-        values.resize(self.now.residual.len(), 0.0);
-        if self.has_momentum() {
-            copy(bytes_of(&mut values), brought);
-            self.accumulate(&mut values);
-        } else {
-            // At once: these arrays are as long as a model.
-            let sum = Reducer::of(DType::Float32, ReduceOp::Sum).expect("floats have a sum");
-            sum.run(bytes_of(&mut values), &[brought, bytes_of(&mut self.now.residual)]);
-        }
+        let (mut values, mut sums) = self.bringing(brought);
+        sums.make(0..values.len(), &mut values);
         values
     }
 
-    /// Memory for what the caller brings, which `keep` gives back.
-    pub fn take(&mut self) -> Vec<f32> {
-        std::mem::take(&mut self.next.residual)
-    }
-
-    /// What the caller brings, g, becomes p.
-    pub fn accumulate(&mut self, values: &mut [f32]) {
+    /// Memory for p, and what makes it there piece by piece.
+    pub fn bringing<'a>(&'a mut self, brought: Bytes<'a>) -> (Vec<f32>, Sums<'a>) {
         let Feedback { momentum, now, next, .. } = self;
-        if *momentum == 0.0 {
-            values.iter_mut().zip(&now.residual).for_each(|(p, e)| *p += e);
-            return;
-        }
-        let old = now.velocity.iter().zip(&now.residual);
-        for ((p, u), (old, e)) in values.iter_mut().zip(&mut next.velocity).zip(old) {
-            *u = *momentum * old + *p;
-            *p = *u + e;
-        }
+        let mut values = std::mem::take(&mut next.residual);
+        values.resize(now.residual.len(), 0.0);
+        let sums = Sums {
+            brought,
+            residual: &mut now.residual,
+            momentum: *momentum,
+            old: &now.velocity,
+            velocity: &mut next.velocity,
+        };
+        (values, sums)
     }
 
     /// What is left of p.
@@ -150,6 +140,39 @@ impl Feedback {
     }
 }
 
+/// p, from what the caller brings and what is kept.
+pub struct Sums<'a> {
+    brought: Bytes<'a>,
+    residual: &'a mut [f32],
+    momentum: f32,
+    old: &'a [f32],
+    velocity: &'a mut [f32],
+}
+
+impl Make for Sums<'_> {
+    fn at(&self, place: usize) -> f32 {
+        let brought = f32::from_ne_bytes(std::array::from_fn(|i| self.brought[FLOAT * place + i].get()));
+        let velocity = if self.momentum == 0.0 { brought } else { self.momentum * self.old[place] + brought };
+        velocity + self.residual[place]
+    }
+
+    fn make(&mut self, range: Range<usize>, values: &mut [f32]) {
+        let brought = &self.brought[FLOAT * range.start..FLOAT * range.end];
+        if self.momentum == 0.0 {
+            let sum = Reducer::of(DType::Float32, ReduceOp::Sum).expect("floats have a sum");
+            return sum.run(bytes_of(values), &[brought, bytes_of(&mut self.residual[range])]);
+        }
+        copy(bytes_of(values), brought);
+        let old = self.old[range.clone()].iter().zip(&self.residual[range.clone()]);
+        for ((p, u), (old, e)) in values.iter_mut().zip(&mut self.velocity[range]).zip(old) {
+            *u = self.momentum * old + *p;
+            *p = *u + e;
+        }
+    }
+}
+
+const FLOAT: usize = size_of::<f32>();
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,10 +184,7 @@ mod tests {
     /// One step that sends the values at `sent` and keeps the rest.
     fn step(feedback: &mut Feedback, brought: &[f32], sent: &[u32]) -> Vec<f32> {
         feedback.begin(of(brought.len()));
-        let mut values = feedback.take();
-        values.clear();
-        values.extend_from_slice(brought);
-        feedback.accumulate(&mut values);
+        let mut values = feedback.bring(bytes_of(&mut brought.to_vec()));
         let went = sent.iter().map(|pick| std::mem::take(&mut values[*pick as usize])).collect();
         feedback.keep(values);
         feedback.mask(sent);
@@ -195,15 +215,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_brought_at_once_is_what_is_brought_in_two_steps() {
+    fn what_is_made_in_pieces_is_what_is_made_at_once() {
         for momentum in [0.0, 0.25] {
             let mut feedback = Feedback::new(momentum);
             let mut brought: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.7).sin()).collect();
             for _ in 0..3 {
                 feedback.begin(of(1000));
-                let mut values = brought.clone();
-                feedback.accumulate(&mut values);
-                assert_eq!(feedback.bring(bytes_of(&mut brought)), values);
+                let whole = feedback.bring(bytes_of(&mut brought));
+                let (mut values, mut sums) = feedback.bringing(bytes_of(&mut brought));
+                let asked: Vec<f32> = (0..1000).map(|place| sums.at(place)).collect();
+                for start in (0..1000).step_by(300) {
+                    let range = start..1000.min(start + 300);
+                    sums.make(range.clone(), &mut values[range]);
+                }
+                assert_eq!((&values, &asked), (&whole, &whole));
                 feedback.keep(values.iter().map(|p| 0.3 * p).collect());
                 feedback.commit();
             }

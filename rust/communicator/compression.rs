@@ -178,7 +178,7 @@ impl Communicator {
         let (dtype, op) = call.reduction();
         let mut values = match &mut feedback {
             Some(feedback) => bring(call, feedback, src),
-            None => floats(dtype, src, Vec::new()),
+            None => floats(dtype, src),
         };
         let (mut p, mut q) = (vec![0.0; shape.rows * shape.r], vec![0.0; shape.cols * shape.r]);
         if let Some(basis) = feedback.as_ref().map(|feedback| feedback.basis()).filter(|basis| basis.len() == q.len()) {
@@ -239,13 +239,11 @@ fn bring(call: &Call<'_>, feedback: &mut Feedback, src: Bytes<'_>) -> Vec<f32> {
     let (dtype, _) = call.reduction();
     let part = 0..src.len() / dtype.size();
     feedback.begin(Of { shape: call.shape.into(), dtype, part });
-    let mut values = floats(dtype, src, feedback.take());
-    feedback.accumulate(&mut values);
-    values
+    feedback.bring(bytes_of(&mut floats(dtype, src)))
 }
 
-fn floats(dtype: DType, src: Bytes<'_>, mut values: Vec<f32>) -> Vec<f32> {
-    values.resize(src.len() / dtype.size(), 0.0);
+fn floats(dtype: DType, src: Bytes<'_>) -> Vec<f32> {
+    let mut values = vec![0.0; src.len() / dtype.size()];
     float32_of(dtype, bytes_of(&mut values), src);
     values
 }

@@ -12,14 +12,13 @@ pub(super) struct Bracket {
 }
 
 impl Bracket {
-    /// For `k` from 1 to less than the number of values. One value is drawn from each of as many equal parts of the
+    /// For `k` from 1 to less than `count`, of values that `value` gives by place. One value is drawn from each of as many equal parts of the
     /// array as the sample has values, so that no period of the data fits it.
     ///
     /// The number of sampled values among the `k` largest has mean `q = sample k / count` and deviation below `sqrt q`;
     /// the bracket leaves four of them, and a few for small numbers, on either side.
-    pub(super) fn of(values: &[f32], k: usize) -> Bracket {
-        let count = values.len();
-        let mut images: Vec<i32> = sampled(count).map(|place| image(values[place])).collect();
+    pub(super) fn of(count: usize, value: impl Fn(usize) -> f32, k: usize) -> Bracket {
+        let mut images: Vec<i32> = sampled(count).map(|place| image(value(place))).collect();
         let sample = images.len();
         let rank = (sample as u64 * k as u64 / count as u64) as usize;
         let margin = spread(rank);

@@ -22,7 +22,7 @@ mod select;
 use super::{Dense, Dice, Malformed};
 pub use places::{decode_picks, encode_picks};
 pub use random::random_k;
-pub use select::{at_least, top_k};
+pub use select::{Make, at_least, top_k, top_k_of};
 
 /// How picked values travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

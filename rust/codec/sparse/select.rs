@@ -14,6 +14,8 @@
 //! Every step is linear at worst, whatever the values; the sample is drawn with the same dice always, so the time
 //! repeats as well.
 
+use std::ops::Range;
+
 use super::bracket::Bracket;
 use super::radix;
 use crate::kernels::{Loop, Machine, vectorised};
@@ -24,7 +26,72 @@ use crate::kernels::{Loop, Machine, vectorised};
 /// # Panics
 /// When `k` exceeds the number of values, or that `u32::MAX`.
 pub fn top_k(values: &[f32], k: usize, picks: &mut Vec<u32>) {
-    vectorised(TopK { values, k, picks });
+    vectorised(TopK { count: values.len(), source: values, k, picks });
+}
+
+/// The same of values that are made on the way, in `values`: an array that is longer than the caches is read once.
+///
+/// # Panics
+/// As `top_k`.
+pub fn top_k_of(made: &mut impl Make, values: &mut [f32], k: usize, picks: &mut Vec<u32>) {
+    vectorised(TopK { count: values.len(), source: Making { made, values }, k, picks });
+}
+
+/// What makes values.
+pub trait Make {
+    /// The value at a place, before it is made.
+    fn at(&self, place: usize) -> f32;
+    /// Makes those of `range`, each of which is made once.
+    fn make(&mut self, range: Range<usize>, values: &mut [f32]);
+}
+
+/// Where values come from: those that are there, or those that are made.
+trait Source {
+    fn at(&self, place: usize) -> f32;
+    /// From a multiple of `PIECE` on, as many or what is left.
+    fn piece(&mut self, start: usize) -> &[f32];
+    /// All of them, once all have been read as pieces.
+    fn all(&self) -> &[f32];
+}
+
+/// Values that are made and looked at while they are in the nearest cache.
+const PIECE: usize = 4 << 10;
+
+impl Source for &[f32] {
+    #[inline(always)]
+    fn at(&self, place: usize) -> f32 {
+        self[place]
+    }
+    #[inline(always)]
+    fn piece(&mut self, start: usize) -> &[f32] {
+        &self[start..self.len().min(start + PIECE)]
+    }
+    #[inline(always)]
+    fn all(&self) -> &[f32] {
+        self
+    }
+}
+
+struct Making<'a, M> {
+    made: &'a mut M,
+    values: &'a mut [f32],
+}
+
+impl<M: Make> Source for Making<'_, M> {
+    #[inline(always)]
+    fn at(&self, place: usize) -> f32 {
+        self.made.at(place)
+    }
+    #[inline(always)]
+    fn piece(&mut self, start: usize) -> &[f32] {
+        let range = start..self.values.len().min(start + PIECE);
+        self.made.make(range.clone(), &mut self.values[range.clone()]);
+        &self.values[range]
+    }
+    #[inline(always)]
+    fn all(&self) -> &[f32] {
+        self.values
+    }
 }
 
 /// The places of all magnitudes of at least `threshold`, of infinities and of NaN, ascending. `picks` is cleared
@@ -49,40 +116,43 @@ pub(super) fn kth_largest(images: &mut [i32], k: usize) -> i32 {
     *images.select_nth_unstable_by(k - 1, |a, b| b.cmp(a)).1
 }
 
-struct TopK<'a> {
-    values: &'a [f32],
+struct TopK<'a, S> {
+    count: usize,
+    source: S,
     k: usize,
     picks: &'a mut Vec<u32>,
 }
 
-impl Loop for TopK<'_> {
+impl<S: Source> Loop for TopK<'_, S> {
     type Output = ();
     #[inline(always)]
     fn run<M: Machine>(self, machine: M) {
-        let TopK { values, k, picks } = self;
-        let count = values.len();
+        let TopK { count, mut source, k, picks } = self;
         assert!(k <= count, "the largest {k} of {count} elements");
         assert!(count <= u32::MAX as usize, "an array of {count} elements is too long for sparse payloads");
         if k == 0 || k == count {
+            (0..count).step_by(PIECE).for_each(|start| _ = source.piece(start));
             picks.clear();
             picks.extend(0..k as u32);
             return;
         }
-        let bracket = Bracket::of(values, k);
-        let fits = collect(machine, values, Wanted { above: bracket.low, ties: 0 }, bracket.limit, picks);
+        let bracket = Bracket::of(count, |place| source.at(place), k);
+        let wanted = Wanted { above: bracket.low, ties: 0 };
+        let fits = collect(machine, (&mut source, count), wanted, bracket.limit, picks);
+        let values = source.all();
         if fits && picks.len() >= k {
             return settle(values, k, bracket.high, picks);
         }
         if fits {
             // All above low are fewer than k: low is the k-th itself, if the array has enough of it.
             let ties = k - picks.len();
-            collect(machine, values, Wanted { above: bracket.low, ties }, k, picks);
+            collect(machine, (&mut { values }, count), Wanted { above: bracket.low, ties }, k, picks);
             if picks.len() == k {
                 return;
             }
         }
         let (kth, ties) = radix::kth_largest(values, k);
-        collect(machine, values, Wanted { above: kth, ties }, k, picks);
+        collect(machine, (&mut { values }, count), Wanted { above: kth, ties }, k, picks);
     }
 }
 
@@ -99,7 +169,8 @@ impl Loop for AtLeast<'_> {
         let count = self.values.len();
         assert!(count <= u32::MAX as usize, "an array of {count} elements is too long for sparse payloads");
         let least = if self.threshold <= 0.0 { 0 } else { image(self.threshold).min(INFINITY) };
-        collect(machine, self.values, Wanted { above: least - 1, ties: 0 }, count, self.picks);
+        let AtLeast { mut values, picks, .. } = self;
+        collect(machine, (&mut values, count), Wanted { above: least - 1, ties: 0 }, count, picks);
     }
 }
 
@@ -113,23 +184,34 @@ struct Wanted {
 const BLOCK: usize = 64;
 
 /// `picks` becomes the places of all that is wanted, ascending. False, and only some of them, when they are more than
-/// `limit`.
+/// `limit`; all values have been read, and made, nevertheless.
 #[inline(always)]
-fn collect<M: Machine>(machine: M, values: &[f32], mut wanted: Wanted, limit: usize, picks: &mut Vec<u32>) -> bool {
+fn collect<M: Machine, S: Source>(
+    machine: M,
+    (source, count): (&mut S, usize),
+    mut wanted: Wanted,
+    limit: usize,
+    picks: &mut Vec<u32>,
+) -> bool {
     picks.clear();
-    let (blocks, rest) = values.as_chunks::<BLOCK>();
-    for (b, block) in blocks.iter().enumerate() {
-        collect_block(machine, block, b * BLOCK, &mut wanted, picks);
+    for start in (0..count).step_by(PIECE) {
+        let piece = source.piece(start);
         if picks.len() > limit {
-            return false;
+            continue;
+        }
+        let (blocks, rest) = piece.as_chunks::<BLOCK>();
+        for (b, block) in blocks.iter().enumerate() {
+            collect_block(machine, block, start + b * BLOCK, &mut wanted, picks);
+        }
+        if !rest.is_empty() {
+            // Zeros may be wanted too: those that fill up the last block lie at the end of it.
+            let mut last = [0.0; BLOCK];
+            last[..rest.len()].copy_from_slice(rest);
+            collect_block(machine, &last, start + blocks.len() * BLOCK, &mut wanted, picks);
+            let beyond = picks.iter().rev().take_while(|pick| **pick as usize >= count).count();
+            picks.truncate(picks.len() - beyond);
         }
     }
-    // Zeros may be wanted too: those that fill up the last block lie at the end of it.
-    let mut last = [0.0; BLOCK];
-    last[..rest.len()].copy_from_slice(rest);
-    collect_block(machine, &last, blocks.len() * BLOCK, &mut wanted, picks);
-    let beyond = picks.iter().rev().take_while(|pick| **pick as usize >= values.len()).count();
-    picks.truncate(picks.len() - beyond);
     picks.len() <= limit
 }
 

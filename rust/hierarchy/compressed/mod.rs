@@ -18,6 +18,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::{Session, arithmetic};
+use crate::codec::sparse::Make;
 use crate::codec::{Codec, Feedback, Of};
 use crate::direct::{Pieces, Verdict};
 use crate::dtype::{DType, ReduceOp};
@@ -143,14 +144,16 @@ impl Session<'_, '_> {
             leg.without_feedback(squeeze.codec, place, work, brought, &output)?;
             return Ok(output.finite.get());
         };
-        let mut values = feedback.bring(brought);
+        let (mut values, mut sums) = feedback.bringing(brought);
         match squeeze.codec {
             Codec::Dense(dense) => {
+                sums.make(0..values.len(), &mut values);
                 let coding = dense::Coding { dense, start: place.part.start as u64 };
                 leg.in_two_steps(&coding, Brought::Kept(&mut values), work, |at, sum| output.put(at, sum))?;
             }
             Codec::Sparse(selection) => {
-                leg.at_picks(&sparse::Share { selection, place, keep: true }, &mut values, work, &output)?;
+                let share = sparse::Share { selection, place, keep: true };
+                leg.at_picks(&share, (&mut values, &mut sums), work, &output)?;
                 feedback.mask(&work.picks);
             }
             Codec::LowRank(_) => unreachable!("it is made of ordinary calls"),
@@ -177,9 +180,8 @@ impl Leg<'_, '_> {
             Codec::Sparse(selection) => {
                 let mut values = std::mem::take(&mut work.values);
                 values.resize(place.part.len(), 0.0);
-                copy(bytes_of(&mut values), brought);
                 let share = sparse::Share { selection, place, keep: false };
-                let outcome = self.at_picks(&share, &mut values, work, output);
+                let outcome = self.at_picks(&share, (&mut values, &mut Copied(brought)), work, output);
                 work.values = values;
                 outcome
             }
@@ -203,6 +205,19 @@ struct Place {
     whole: usize,
     /// Ranks of the group.
     world: usize,
+}
+
+/// Values as they were brought.
+struct Copied<'a>(Bytes<'a>);
+
+impl Make for Copied<'_> {
+    fn at(&self, place: usize) -> f32 {
+        f32::from_ne_bytes(std::array::from_fn(|i| self.0[FLOAT * place + i].get()))
+    }
+
+    fn make(&mut self, range: Range<usize>, values: &mut [f32]) {
+        copy(bytes_of(values), &self.0[bytes_at(&range)]);
+    }
 }
 
 /// What a host brings.

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::leg::Leg;
 use super::{Brought, FLOAT, Output, Place, Workspace};
-use crate::codec::sparse::{self, Values};
+use crate::codec::sparse::{self, Make, Values};
 use crate::codec::{Dense, Malformed, Pick, Selection};
 use crate::engine::Halt;
 use crate::kernels::{all_finite, bytes_of};
@@ -35,30 +35,38 @@ impl Share<'_> {
 }
 
 impl Leg<'_, '_> {
-    /// Sums of what all hosts picked. `work.picks` are the places whose values this host has sent.
+    /// Sums of what all hosts picked of the values that are made first. `work.picks` are the places whose values this host has sent.
     pub fn at_picks(
         &mut self,
         share: &Share<'_>,
-        values: &mut [f32],
+        (values, made): (&mut [f32], &mut impl Make),
         work: &mut Workspace,
         output: &Output<'_>,
     ) -> Result<(), Halt> {
         if share.selection.shared {
+            made.make(0..values.len(), values);
             self.at_shared_picks(share, values, work, output)
         } else {
-            self.at_own_picks(share, values, work, output)
+            self.at_own_picks(share, (values, made), work, output)
         }
     }
 
     fn at_own_picks(
         &mut self,
         share: &Share<'_>,
-        values: &mut [f32],
+        (values, made): (&mut [f32], &mut impl Make),
         work: &mut Workspace,
         output: &Output<'_>,
     ) -> Result<(), Halt> {
         let how = share.selection.values;
-        let mine = pick_and_encode(share, values, work);
+        match share.selection.pick {
+            Pick::Top(_) => sparse::top_k_of(made, values, share.count(), &mut work.picks),
+            _ => {
+                made.make(0..values.len(), values);
+                pick(share, values, &mut work.picks);
+            }
+        }
+        let mine = encode(share, values, work);
         let lengths = self.numbers(mine as u64)?;
         let longest = sparse::max_len(values.len(), values.len(), how) as u64;
         if let Some(host) = lengths.iter().position(|length| *length > longest) {
@@ -195,11 +203,10 @@ fn pick(share: &Share<'_>, values: &[f32], picks: &mut Vec<u32>) {
     }
 }
 
-/// Picks, encodes into `work.sent`, and takes away from the values what the payload says of them: `work.picked`. Its length.
-fn pick_and_encode(share: &Share<'_>, values: &mut [f32], work: &mut Workspace) -> usize {
+/// Encodes what was picked into `work.sent`, and takes away from the values what the payload says of them: `work.picked`. Its length.
+fn encode(share: &Share<'_>, values: &mut [f32], work: &mut Workspace) -> usize {
     let Workspace { sent, picks, picked, .. } = work;
     let how = share.selection.values;
-    pick(share, values, picks);
     picked.clear();
     picked.extend(picks.iter().map(|pick| values[*pick as usize]));
     sent.clear();

@@ -19,8 +19,40 @@ fn check(values: &[f32], k: usize, what: &str) {
     let expected = sorted_top(values, k);
     for isa in Isa::available() {
         let mut picks = vec![7; 3];
-        vectorised_with(isa, TopK { values, k, picks: &mut picks });
+        vectorised_with(isa, TopK { count: values.len(), source: values, k, picks: &mut picks });
         assert!(picks == expected, "{what}: the largest {k} of {} on {isa}", values.len());
+    }
+}
+
+/// Values that are made in pieces, each once.
+struct Halved<'a>(&'a [f32], usize);
+
+impl Make for Halved<'_> {
+    fn at(&self, place: usize) -> f32 {
+        0.5 * self.0[place]
+    }
+    fn make(&mut self, range: Range<usize>, values: &mut [f32]) {
+        assert_eq!(range.start, self.1, "each once, in order");
+        self.1 = range.end;
+        values.iter_mut().zip(&self.0[range]).for_each(|(value, twice)| *value = 0.5 * twice);
+    }
+}
+
+#[test]
+fn values_that_are_made_on_the_way_are_picked_like_others() {
+    for count in [1, 100, 4096, 4097, 70_001] {
+        for (what, twice) in inputs(count) {
+            let halves: Vec<f32> = twice.iter().map(|x| 0.5 * x).collect();
+            for k in [0, 1, count / 100, count / 2, count] {
+                let (mut values, mut picks, mut expected) = (vec![9.0; count], vec![], vec![]);
+                let mut made = Halved(&twice, 0);
+                top_k_of(&mut made, &mut values, k, &mut picks);
+                assert_eq!(made.1, count, "{what}: all are made");
+                top_k(&halves, k, &mut expected);
+                assert_eq!(picks, expected, "{what}: the largest {k} of {count}");
+                assert!(values.iter().zip(&halves).all(|(a, b)| a == b || a.is_nan() && b.is_nan()), "{what}");
+            }
+        }
     }
 }
 
