@@ -57,19 +57,25 @@ impl Session<'_, '_> {
         &mut self,
         squeeze: &Squeeze<'_>,
         work: &mut Workspace,
-        feedback: Option<&mut Feedback>,
+        mut feedback: Option<&mut Feedback>,
         (dst, src): (Bytes<'_>, Bytes<'_>),
     ) -> Result<Verdict, Halt> {
         let dtype = squeeze.dtype;
         if dtype == DType::Float32 {
-            return self.compressed_floats(squeeze, work, feedback, (dst, src));
+            let verdict = self.compressed_floats(squeeze, work, feedback.as_deref_mut(), (dst, src))?;
+            commit(feedback, verdict, dst);
+            return Ok(verdict);
         }
         let mut memory = std::mem::take(self.wide);
         let wide = aligned(&mut memory, src.len() / dtype.size() * FLOAT);
         float32_of(dtype, wide, src);
-        let verdict = self.compressed_floats(squeeze, work, feedback, (wide, wide));
+        let verdict = self.compressed_floats(squeeze, work, feedback.as_deref_mut(), (wide, wide));
         if verdict == Ok(Verdict::Agreed) {
             of_float32(dtype, dst, wide);
+            if feedback.is_some() {
+                float32_of(dtype, wide, dst); // a half may be infinite where the float32 was not
+            }
+            commit(feedback, Verdict::Agreed, wide);
         }
         *self.wide = memory;
         verdict
@@ -101,10 +107,6 @@ impl Session<'_, '_> {
             self.part(squeeze, &place, work, feedback.as_deref_mut(), (&dst[bytes.clone()], &brought[bytes]))?;
         }
         self.share(dst, &pieces)?;
-        // Where the sum overflowed the program will skip the step: so does the feedback, on all ranks alike.
-        if let Some(feedback) = feedback.filter(|_| all_finite(dst)) {
-            feedback.commit();
-        }
         Ok(Verdict::Agreed)
     }
 
@@ -151,6 +153,13 @@ impl Session<'_, '_> {
             None => work.values = values,
         }
         Ok(())
+    }
+}
+
+/// Ends the step. Where the sum overflowed the program will skip it: so does the feedback, on all ranks alike.
+fn commit(feedback: Option<&mut Feedback>, verdict: Verdict, written: Bytes<'_>) {
+    if let Some(feedback) = feedback.filter(|_| verdict == Verdict::Agreed && all_finite(written)) {
+        feedback.commit();
     }
 }
 

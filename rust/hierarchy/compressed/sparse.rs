@@ -15,6 +15,7 @@ use super::{FLOAT, Output, Place, Workspace};
 use crate::codec::sparse::{self, Values};
 use crate::codec::{Dense, Malformed, Pick, Selection};
 use crate::engine::Halt;
+use crate::kernels::{all_finite, bytes_of};
 
 pub(super) struct Share<'a> {
     pub selection: Selection,
@@ -69,7 +70,7 @@ impl Leg<'_, '_> {
         sum.clear();
         sum.resize(values.len(), 0.0);
         if total * self.hosts() > 2 * FLOAT * (self.hosts() - 1) * values.len() {
-            sparse::add(picks, picked, sum);
+            sparse::scatter(picks, picked, sum); // as they are: added to zeros, -0.0 would become 0.0
             self.sum(sum)?;
             output.put(0, sum);
             return Ok(());
@@ -97,6 +98,9 @@ impl Leg<'_, '_> {
         self.agree_on_picks(share, values, work)?;
         let picks = std::mem::take(&mut work.picks);
         let mut picked: Vec<f32> = picks.iter().map(|pick| values[*pick as usize]).collect();
+        if !all_finite(bytes_of(values)) {
+            picked.fill(f32::NAN); // at whatever place it stands, all must see that this step is to be skipped
+        }
         let mut sum = std::mem::take(&mut work.sum);
         sum.clear();
         sum.resize(values.len(), 0.0);
@@ -109,12 +113,12 @@ impl Leg<'_, '_> {
             None => {
                 picks.iter().for_each(|pick| values[*pick as usize] = 0.0);
                 self.sum(&mut picked)?;
-                sparse::add(&picks, &picked, &mut sum);
+                sparse::scatter(&picks, &picked, &mut sum);
             }
             Some(dense) => {
                 let coding = super::dense::Coding { dense, start: 0, keep: share.keep };
                 self.in_two_steps(&coding, &mut picked, work, |at, said| {
-                    sparse::add(&picks[at..at + said.len()], said, &mut sum);
+                    sparse::scatter(&picks[at..at + said.len()], said, &mut sum);
                 })?;
                 picks.iter().zip(&picked).for_each(|(pick, rest)| values[*pick as usize] = *rest);
             }
