@@ -183,6 +183,34 @@ def test_blocks_of_zeros_stay_zeros(crew, where, codec, block):
 # What is promised of the error
 
 
+BOUNDS = {"fp16": 2.0**-11, "bf16": 2.0**-8, "int8": 1 / 254, "int4": (1 + 2.0**-7) / 14}
+
+
+def within_bounds(codec, scale):
+    """Off by at most (2 + b) b of the sum over hosts of the largest of the block, or of the value itself for halves."""
+    size = arx.size()
+    parts = [oracle.values("float32", 4096, rank, seed=5) * F(2.0**scale) for rank in range(size)]
+    exact = np.sum([part.astype(np.float64) for part in parts], axis=0)
+    x = mine(parts)
+    arx.all_reduce(x, compression=plain(codec))
+    sizes = [np.abs(part.astype(np.float64)) for part in parts]
+    if codec.startswith("int"):
+        block = {"int8": 256, "int4": 64}[codec]
+        sizes = [np.repeat(part.reshape(-1, block).max(axis=1), block) for part in sizes]
+    b, total = BOUNDS[codec], np.sum(sizes, axis=0)
+    rounding = (size + 4) * 2.0**-24 * total
+    off = np.abs(x - exact)
+    assert (off <= (2 + b) * b * total + rounding).all()
+    assert (off > b / 4 * total).any(), "the bound is no idle one"
+
+
+@pytest.mark.parametrize("scale", [-100, 0, 100])
+@pytest.mark.parametrize("codec", BOUNDS)
+@pytest.mark.parametrize("where", ["2", "5"])
+def test_errors_stay_within_what_is_documented(crew, where, codec, scale):
+    crew(where).run(within_bounds, codec, scale)
+
+
 def stochastic_sums(codec, steps):
     """Off by less than one step of each rounding; on average not at all."""
     size = arx.size()

@@ -41,6 +41,10 @@ def ways_to_ask():
             oracle.check(x, parts[arx.rank()], "what was reduced")
     assert arx.explain(x, compression=Int8()).algorithm == "int8:256"
     assert "on the wire" in arx.explain(x, compression="auto").why
+    # It is no call: it needs no name.
+    with warnings.catch_warnings(action="error"):
+        assert arx.explain(x, compression=Pipeline("int4:60", error_feedback=True)).algorithm == "int4:60"
+        assert arx.explain(x, compression="topk:0.0321").algorithm == "topk:0.0321"
     assert functional.all_reduce(1.5, compression="fp16") == 1.5 * arx.size()
 
 

@@ -163,6 +163,32 @@ def test_a_step_that_is_skipped_is_none(crew, codec, value, momentum):
     crew("3").run(skips, codec, value, momentum)
 
 
+def skips_wherever_it_stands(codec, value):
+    """All hosts send the same places: a value that is not finite may stand at another, and is seen all the same."""
+    size, me = arx.size(), arx.rank()
+    pipeline = feedback(codec)
+    arx.all_reduce(gradient(me, 0, (60,)), compression=pipeline, name="w")
+    before = kept_of(pipeline)
+    for odd in range(size):
+        for at in range(0, 60, 7):
+            x = gradient(me, 1, (60,))
+            if me == odd:
+                x[at] = value
+            arx.all_reduce(x, compression=pipeline, name="w")
+            assert not np.isfinite(x).all(), f"{codec}: {value} at {at} of rank {odd}"
+            assert kept_of(pipeline) == before
+    x = gradient(me, 1, (60,))
+    arx.all_reduce(x, compression=pipeline, name="w")
+    assert np.isfinite(x).all()
+    assert pipeline.state_dict()["w"]["steps"] == 2
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("codec", ["randomk:4", "topk:4:shared", "topk:4:shared+int8", "randomk:0.1+fp16", "topk:1"])
+def test_a_step_is_skipped_wherever_the_value_stands(crew, codec, value):
+    crew("3").run(skips_wherever_it_stands, codec, value)
+
+
 def half_overflows():
     """The sum fits a float32 but not the array: the program sees infinity, and the step is none."""
     pipeline = feedback("topk:2")

@@ -171,10 +171,13 @@ impl Group {
         let options = Options { algo, compression, ..Options::default() };
         let codec = match &options.compression {
             None => None,
-            Some(_) => match prepare(slf, (&x, op.as_ref()), &options)? {
-                Prepared::Core(codec, ..) => Some(codec),
-                Prepared::Python(_) => None,
-            },
+            Some(compression) => {
+                arguments::compressible(&Array::of(&x)?, op.as_ref().map_or(Ok(ReduceOp::Sum), arguments::operation)?)?;
+                let arx_compression = py.import("arx.compression")?;
+                let codec: Option<PyRef<'py, PyCodec>> =
+                    arx_compression.call_method1("_explained", (compression,))?.extract()?;
+                codec.map(|codec| codec.0)
+            }
         };
         let request = Reduce { x, op, out: None, options };
         let r = request.check(group)?;

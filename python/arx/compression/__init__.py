@@ -28,6 +28,7 @@ some 10 KiB. `arx.explain(x, compression="auto")` shows the sum.
 
 from arx.compression._codecs import Auto, Bf16, Codec, Fp16, Int4, Int8, PowerSGD, RandomK, Threshold, TopK
 from arx.compression._pipeline import ErrorFeedback, Pipeline, parse
+from arx.compression._pipeline import explained as _explained
 from arx.compression._pipeline import prepare as _prepare
 
 __all__ = [
@@ -46,4 +47,4 @@ __all__ = [
     "parse",
 ]
 
-_ = _prepare  # called by the core
+_ = _explained, _prepare  # called by the core

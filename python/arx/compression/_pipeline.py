@@ -149,7 +149,7 @@ class Pipeline:
         assert self._core is not None
         warmup = 0 if self._feedback is None else self._feedback.warmup
         picked = self.codecs[0]
-        if feedback is None or feedback.steps >= warmup or not isinstance(picked, _Sparse):
+        if not warmup or feedback is None or not isinstance(picked, _Sparse) or feedback.steps >= warmup:
             return self._core
         amount = getattr(picked, "amount", None)
         ratio = 0.25 ** (1 + 4 * feedback.steps // warmup)
@@ -264,6 +264,11 @@ def prepare(
             raise TypeError(msg)
         return functools.partial(_own.all_reduce, group, chosen.codecs[0], feedback, source, op, timeout)
     return chosen._step_codec(feedback), feedback, source
+
+
+def explained(compression: Any) -> Any:
+    """Return the codec of the core that `compression=` means, once warmed up; None for a codec in Python."""
+    return pipeline(compression)._core
 
 
 def of_buckets(compression: Any, group: _arx.Group, count: int) -> list[tuple[_arx._Codec, Any]]:
