@@ -92,7 +92,10 @@ class GradientBucketer:
         if compression is not None:
             from arx.compression import _pipeline
 
-            codecs = _pipeline.of_buckets(compression, group, len(self._buckets))
+            try:
+                codecs = _pipeline.of_buckets(compression, group, len(self._buckets))
+            except (TypeError, ValueError) as error:
+                raise group._refuse(error) from None
         self._core = _arx._Buckets(self._group, [bucket.flat for bucket in self._buckets], op, codecs)
         self._round: _arx.Work | None = None
 

@@ -159,9 +159,12 @@ impl Communicator {
         let velocity = aligned(&mut memory, src.len());
         of_float32(call.reduction().0, velocity, bytes_of(&mut values));
         self.all_reduce(call, dst, velocity, host)?;
+        let finite = is_finite(call, dst, &mut values);
         values.fill(0.0);
         feedback.keep(values);
-        feedback.commit();
+        if finite {
+            feedback.commit();
+        }
         Ok(())
     }
 
@@ -206,7 +209,7 @@ impl Communicator {
         values.resize(shape.rows * shape.cols, 0.0);
         shape.outer(&p, &sum, &mut values);
         of_float32(dtype, dst, bytes_of(&mut values));
-        if let Some(feedback) = feedback.filter(|_| all_finite(bytes_of(&mut values))) {
+        if let Some(feedback) = feedback.filter(|_| is_finite(call, dst, &mut values)) {
             feedback.commit();
         }
         Ok(())
@@ -232,6 +235,13 @@ fn matrix(shape: &[usize], rank: usize) -> Option<Shape> {
     let (rows, rest) = shape.split_first()?;
     let cols = rest.iter().product::<usize>();
     (!rest.is_empty() && rank * (rows + cols) < rows * cols).then_some(Shape { rows: *rows, cols, r: rank })
+}
+
+/// Whether all of a result is; if not, the program will skip the step. `floats` is spoilt.
+fn is_finite(call: &Call<'_>, result: Bytes<'_>, floats: &mut [f32]) -> bool {
+    let (dtype, _) = call.reduction();
+    float32_of(dtype, bytes_of(floats), result);
+    all_finite(bytes_of(floats))
 }
 
 /// What this rank brings, with what the feedback has kept of it.

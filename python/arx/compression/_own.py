@@ -60,13 +60,14 @@ def all_reduce(
     if group.num_nodes == 1:
         return group.all_reduce(source, op, out=None if source is into else into, timeout=timeout)
     array, target = np.asarray(source), np.asarray(into)
-    flat = array.astype(np.float32).reshape(-1)
-    if feedback is not None:
-        feedback.begin(array)
-        flat += feedback.residual
-    payload = np.frombuffer(memoryview(codec.encode(flat)).cast("B"), np.uint8)
-    lengths = group.all_gather(np.array([payload.size]), timeout=timeout)
-    payloads = group.all_gather(payload, timeout=timeout)
+    try:
+        flat, payload = _brought(codec, feedback, array, target)
+    except Exception as error:
+        raise group._refuse(error) from None
+    # What ranks must agree on, for the core to compare.
+    call = f"all_reduce(op={op}, dtype={array.dtype}, shape={array.shape}, compression={type(codec).__name__})"
+    lengths = group.all_gather(np.array([payload.size]), timeout=timeout, name=call)
+    payloads = group.all_gather(payload, timeout=timeout, name=call)
     total = np.zeros(flat.size, np.float32)
     for rank, part in enumerate(np.split(payloads, np.cumsum(lengths)[:-1])):
         said = np.asarray(codec.decode(part, flat.size), np.float32).reshape(-1)
@@ -82,3 +83,20 @@ def all_reduce(
         total /= group.size
     target[...] = total.reshape(target.shape)
     return into
+
+
+def _brought(codec: Codec, feedback: Feedback | None, array: Any, target: Any) -> tuple[Any, Any]:
+    """Return what this rank brings, with what was kept of it, and the payload of that."""
+    import numpy as np
+
+    if not target.flags.writeable:
+        msg = "the destination is read-only: pass a writable array, or a writable out="
+        raise ValueError(msg)
+    if (target.shape, target.dtype) != (array.shape, array.dtype):
+        msg = f"out has shape {target.shape} and dtype {target.dtype}, the array {array.shape} and {array.dtype}"
+        raise ValueError(msg)
+    flat = array.astype(np.float32).reshape(-1)
+    if feedback is not None:
+        feedback.begin(array)
+        flat += feedback.residual
+    return flat, np.frombuffer(memoryview(codec.encode(flat)).cast("B"), np.uint8)

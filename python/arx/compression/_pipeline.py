@@ -149,7 +149,7 @@ class Pipeline:
         assert self._core is not None
         warmup = 0 if self._feedback is None else self._feedback.warmup
         picked = self.codecs[0]
-        if feedback is None or feedback.steps >= warmup or not isinstance(picked, _Sparse):
+        if not warmup or feedback is None or not isinstance(picked, _Sparse) or feedback.steps >= warmup:
             return self._core
         amount = getattr(picked, "amount", None)
         ratio = 0.25 ** (1 + 4 * feedback.steps // warmup)
