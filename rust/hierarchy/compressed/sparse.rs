@@ -186,7 +186,9 @@ impl Output<'_> {
                 let end = start + tile.len();
                 let here = places[*next..].iter().zip(&values[*next..]);
                 for (place, value) in here.take_while(|(place, _)| (**place as usize) < end) {
-                    tile[*place as usize - start] += value;
+                    let sum = &mut tile[*place as usize - start];
+                    // A sum that is complete stays what it is, a zero with a sign too.
+                    *sum = if said.len() == 1 { *value } else { *sum + value };
                     *next += 1;
                 }
             }
