@@ -104,7 +104,7 @@ impl Session<'_, '_> {
         }
         if !part.is_empty() {
             let place = Place { part, whole: src.len() / FLOAT, world };
-            self.part(squeeze, &place, work, feedback.as_deref_mut(), (&dst[bytes.clone()], &brought[bytes]))?;
+            self.part(squeeze, &place, work, feedback, (&dst[bytes.clone()], &brought[bytes]))?;
         }
         self.share(dst, &pieces)?;
         Ok(Verdict::Agreed)
