@@ -1,17 +1,19 @@
 //! Codecs and feedback as Python holds them. What is asked for, and with which state, `arx.compression` decides.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::arrays::{Array, Kind};
+use super::arrays::{Array, Kind, Packed};
+use super::memory::Found;
 use crate::codec::sparse::{self, Values};
 use crate::codec::{Codec, Dense, Dice, Feedback, Malformed, Of, Pick, Selection, Share, State};
 use crate::communicator::Compression;
 use crate::dtype::DType;
-use crate::kernels::{bytes_of, float32_of};
+use crate::kernels::{Bytes, bytes_of, copy, float32_of};
 
 /// A codec, with its parameters checked by Python.
 #[pyclass(frozen, module = "arx._arx", name = "_Codec")]
@@ -68,18 +70,19 @@ impl PyCodec {
     }
 
     /// The payload of an array of float32; `seed` for what is random.
-    fn encode<'py>(&self, py: Python<'py>, x: &Bound<'py, PyAny>, seed: u64) -> PyResult<Bound<'py, PyBytes>> {
+    fn encode(&self, py: Python<'_>, x: &Bound<'_, PyAny>, seed: u64) -> PyResult<Found> {
         let values = floats(x)?;
         let dice = Dice::new(&[seed]);
-        let payload = py.detach(|| encode(self.0, &values, dice)).ok_or_else(no_payload)?;
-        Ok(PyBytes::new(py, &payload))
+        let mut payload = py.detach(|| encode(self.0, &values, dice)).ok_or_else(no_payload)?;
+        Ok(found(Cell::from_mut(payload.as_mut_slice()).as_slice_of_cells()))
     }
 
-    /// What a payload says of `count` elements: float32, as bytes.
-    fn decode<'py>(&self, py: Python<'py>, payload: &[u8], count: usize) -> PyResult<Bound<'py, PyBytes>> {
+    /// What a payload says of `count` elements: float32.
+    fn decode(&self, py: Python<'_>, payload: &[u8], count: usize) -> PyResult<Found> {
         let decoded = py.detach(|| decode(self.0, payload, count)).ok_or_else(no_payload)?;
-        let values = decoded.map_err(|Malformed(why)| PyValueError::new_err(format!("malformed payload: {why}")))?;
-        Ok(PyBytes::new(py, &bytes(&values)))
+        let mut values =
+            decoded.map_err(|Malformed(why)| PyValueError::new_err(format!("malformed payload: {why}")))?;
+        Ok(found(bytes_of(&mut values)))
     }
 
     fn __str__(&self) -> String {
@@ -89,6 +92,13 @@ impl PyCodec {
     fn __repr__(&self) -> String {
         format!("<arx codec '{}'>", self.0)
     }
+}
+
+/// A copy that Python reads where it lies.
+fn found(bytes: Bytes<'_>) -> Found {
+    let memory = Packed::new(bytes.len());
+    copy(memory.bytes(), bytes);
+    Found::new(memory)
 }
 
 fn no_payload() -> PyErr {

@@ -61,7 +61,7 @@ class _Core:
         """
         import numpy as np
 
-        return np.frombuffer(self._core().decode(bytes(payload), count), np.float32).copy()
+        return np.frombuffer(self._core().decode(bytes(payload), count), np.float32)
 
     def __str__(self) -> str:
         """Return the short form."""
