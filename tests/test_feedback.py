@@ -65,7 +65,8 @@ def test_nothing_is_lost(crew, where, codec):
 )
 @settings(max_examples=300)
 def test_nothing_is_lost_whatever_the_array(crew, codec, shape, seed, scale):
-    crew("3").run(conserves, codec, shape, seed, scale, 3)
+    # Of thin matrices squares are added up, which are infinite from 2**64 on.
+    crew("3").run(conserves, codec, shape, seed, scale // 2 if codec.startswith("powersgd") else scale, 3)
 
 
 # Bit for bit
