@@ -10,7 +10,7 @@ from rankside import assert_refused, check_usable, outcome
 
 import arx
 from arx import functional
-from arx.compression import ErrorFeedback, Int8, Pipeline, TopK
+from arx.compression import ErrorFeedback, Int8, Pipeline, TopK, parse
 
 F = np.float32
 
@@ -165,6 +165,10 @@ def bucketed(bucket_bytes):
                 for x, rest, picks in zip(sums, rests, places, strict=True):
                     x[picks] = 0
                     rest[...] = x
+        kept = parse("topk:0.1").state_dict(bucketer.group)
+        residuals = [kept[f"bucket {number}"]["residual"] for number in range(len(left))]
+        for residual, rests in zip(residuals, left, strict=True):
+            oracle.check(residual, rests[me], "what is kept of a bucket")
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])

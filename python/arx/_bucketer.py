@@ -146,6 +146,11 @@ class GradientBucketer:
         for bucket in self._buckets:
             self._take(bucket)
 
+    @property
+    def group(self) -> _arx.Group:
+        """The group that it works in: `pipeline.state_dict(bucketer.group)` is what a pipeline keeps for it."""
+        return self._group
+
     def close(self) -> None:
         """Leave the bucketer's group. Harmless when called twice."""
         self._group.shutdown()

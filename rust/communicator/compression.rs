@@ -60,7 +60,7 @@ pub(super) struct Weighed {
     pub coding: f64,
 }
 
-/// What comes into question for `count` elements of float32, the fastest first.
+/// What comes into question for `count` elements of float32, the best first.
 pub(super) fn weigh(model: &Model, rates: Rates, hosts: &Hosts, count: usize) -> Vec<Weighed> {
     let world = hosts.count() as u32;
     let best = |collective, bytes, order| {
@@ -79,9 +79,15 @@ pub(super) fn weigh(model: &Model, rates: Rates, hosts: &Hosts, count: usize) ->
         all.push(Weighed { codec: Some(codec), seconds: coding + moved, coding });
     }
     // Ties keep the order: no codec without a reason.
-    all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let doubt = |way: &Weighed| if way.codec.is_some() && bytes <= LITTLE { DOUBT } else { 1.0 };
+    all.sort_by(|a, b| (doubt(a) * a.seconds).total_cmp(&(doubt(b) * b.seconds)));
     all
 }
+
+/// So few bytes often pass faster than the link's rate says: queues and token buckets have room for them. Then a codec, whose two
+/// phases take twice the latency, must promise more.
+const LITTLE: usize = 16 << 10;
+const DOUBT: f64 = 1.5;
 
 /// Algorithms for the messages of `codec` on `count` elements.
 pub(super) fn ways(model: &Model, codec: Codec, hosts: &Hosts, count: usize) -> Ways {
@@ -277,6 +283,7 @@ mod tests {
         let best = |gigabits, count| weigh(&model(gigabits), rates, &hosts(4), count)[0].codec;
         assert_eq!(best(0.2, 4 << 20), Some(Dense::INT8));
         assert_eq!(best(0.2, 2), None, "two messages instead of one");
+        assert_eq!((best(1.0, 1024), best(0.05, 1024)), (None, Some(Dense::INT8)), "a little must gain much");
         assert_eq!(best(100.0, 4 << 20), None, "the link is faster than the codec");
         let slow = Rates([0.15e-9, 30e-9]);
         assert_eq!(weigh(&model(0.5), slow, &hosts(4), 4 << 20)[0].codec, Some(Dense::Float16));

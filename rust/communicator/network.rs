@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::codec::Codec;
+use crate::codec::{Codec, Dense};
 use crate::hierarchy::{Announced, Hosts, Ways, has_order, is_rounded};
 use crate::schedule::cost::Model;
 use crate::schedule::{self, Algorithm};
@@ -55,11 +55,13 @@ pub(super) struct Network {
     rates: Rates,
     hosts: u32,
     made: Vec<(Question, Algorithm)>,
+    /// What "auto" compresses arrays of so many elements with.
+    codecs: Vec<(usize, Option<Dense>)>,
 }
 
 impl Network {
     pub fn new(model: Model, rates: Rates, hosts: &Hosts) -> Network {
-        Network { model, rates, hosts: hosts.count() as u32, made: Vec::new() }
+        Network { model, rates, hosts: hosts.count() as u32, made: Vec::new(), codecs: Vec::new() }
     }
 
     pub fn rates(&self) -> Rates {
@@ -92,6 +94,19 @@ impl Network {
     /// All-reduces of `count` elements of float32 with and without codecs, the fastest first.
     pub fn weigh(&self, hosts: &Hosts, count: usize) -> Vec<Weighed> {
         compression::weigh(&self.model, self.rates, hosts, count)
+    }
+
+    /// The codec that pays for `count` elements, if any does.
+    pub fn codec(&mut self, hosts: &Hosts, count: usize) -> Option<Dense> {
+        if let Some((_, codec)) = self.codecs.iter().rev().find(|(known, _)| *known == count) {
+            return *codec;
+        }
+        let codec = self.weigh(hosts, count)[0].codec;
+        if self.codecs.len() == REMEMBERED {
+            self.codecs.remove(0);
+        }
+        self.codecs.push((count, codec));
+        codec
     }
 
     /// What is best for a barrier: whatever sends the whole of a single byte.

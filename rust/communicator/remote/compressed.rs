@@ -22,7 +22,7 @@ impl Remote {
         let count = src.len() / dtype.size();
         let codec = match call.compression {
             Some(Compression::With(codec)) => Some(codec),
-            _ => self.network.weigh(&self.hosts, count)[0].codec.map(Codec::Dense),
+            _ => self.network.codec(&self.hosts, count).map(Codec::Dense),
         };
         let Some(codec) = codec.filter(|_| count > 0) else {
             return self.all_reduce(sequence, call, (dst, src), host);
