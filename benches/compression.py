@@ -93,7 +93,7 @@ def loses_table(rows: Rows) -> str:
         times = [report.microseconds(row[name]) for name in ("all_reduce", "fp16", "int8", "int4", "topk:0.01")]
         lines.append([report.size(row["bytes"]), *times])
     head = ["2 ranks, one host", "all_reduce, us", *(f"{c} alone, us" for c in ("fp16", "int8", "int4", "topk 1 %"))]
-    note = "Inside a host the whole all-reduce takes less than encoding and decoding once (each copies once more here)."
+    note = "Inside a host the whole all-reduce takes less than encoding and decoding once, into new memory as here."
     return f"{report.table(head, lines)}\n\n{note}\nSmall arrays and fast links: the rows above in which none is best."
 
 
