@@ -72,6 +72,33 @@ def test_numbers_that_are_told_are_not_measured(tmp_path: Path) -> None:
     assert [expected in line for line in done.stdout.splitlines()] == [True, True]
 
 
+def test_what_a_codec_costs_and_saves_is_said_in_numbers(tmp_path: Path) -> None:
+    """100 Mb/s: a MiB gains; at 2 Gb/s a few KiB gain too little, and eight bytes nothing."""
+    text = """
+import numpy as np, arx
+with arx.init() as w:
+    for count in (1 << 18, 1 << 10, 2):
+        e = arx.explain(np.ones(count, np.float32), "avg", compression="auto")
+        assert sorted(e.candidates.values()) == list(e.candidates.values())
+        if w.rank == 0:
+            print(f"{e.algorithm}; {e.why}")
+    arx.barrier()
+"""
+    script = write_script(tmp_path, text)
+    for beta, expected in (
+        (80_000_000, ("int8:256; it is predicted to be the fastest", "int8:256", "uncompressed")),
+        (4_000_000, ("int8:256", "uncompressed; so few bytes often pass faster than predicted", "uncompressed")),
+    ):
+        told = f"alpha_ns=10000,overhead_ns=500,beta_fs={beta},gamma_fs=100000"
+        done = run("-n", 4, script, ARX_TRANSPORT="tcp", ARX_TUNE=told)
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert [line.startswith(start) for line, start in zip(lines, expected, strict=True)] == [True] * 3, lines
+        sum_ = r"int8:256: [\d.]+ us coding \+ [\d.]+ [mu]s on the wire ([<≥]) [\d.]+ [mu]s uncompressed"
+        signs = [re.search(sum_, line) for line in lines]
+        assert [sign and sign[1] for sign in signs] == ["<", "<", "≥"], lines
+
+
 def test_tune_writes_what_init_then_takes(tmp_path: Path) -> None:
     done = run("-n", 2, "-m", "arx", "tune", "--rounds", 1, ARX_TRANSPORT="tcp", XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr

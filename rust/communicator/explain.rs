@@ -52,20 +52,20 @@ impl Explanation {
             Compression::Auto => all.first(),
             Compression::With(codec) => all.iter().find(|way| way.codec.is_some_and(|dense| codec == dense.into())),
         };
+        let fastest = all.iter().all(|way| chosen.is_none_or(|chosen| chosen.seconds <= way.seconds));
         let asked = match compression {
-            Compression::Auto => "it is predicted to be the fastest",
+            Compression::Auto if fastest => "it is predicted to be the fastest",
+            Compression::Auto => "so few bytes often pass faster than predicted, and no codec promises to gain enough",
             Compression::With(_) => "it was asked for",
         };
         let sums: Vec<String> =
             all.iter().filter(|way| way.codec.is_some()).map(|way| inequality(way, plain)).collect();
         let numbers = numbers(network.model());
         let why = format!("{asked}; {}; {}; {numbers}", sums.join(", "), placement(hosts, count * size_of::<f32>()));
-        Explanation {
-            algorithm: chosen.map_or_else(|| compression.to_string(), name),
-            why,
-            seconds: chosen.map(|way| way.seconds),
-            others: all.iter().map(|way| (name(way), way.seconds)).collect(),
-        }
+        let mut others: Vec<(String, f64)> = all.iter().map(|way| (name(way), way.seconds)).collect();
+        others.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let algorithm = chosen.map_or_else(|| compression.to_string(), name);
+        Explanation { algorithm, why, seconds: chosen.map(|way| way.seconds), others }
     }
 
     pub(super) fn over_hosts(network: &Network, hosts: &Hosts, call: &Call<'_>, bytes: usize) -> Explanation {
