@@ -89,7 +89,7 @@ with arx.init() as w:
         (80_000_000, ("int8:256; it is predicted to be the fastest", "int8:256", "uncompressed")),
         (4_000_000, ("int8:256", "uncompressed; so few bytes often pass faster than predicted", "uncompressed")),
     ):
-        told = f"alpha_ns=10000,overhead_ns=500,beta_fs={beta},gamma_fs=100000"
+        told = f"alpha_ns=16000,overhead_ns=500,beta_fs={beta},gamma_fs=100000"
         done = run("-n", 4, script, ARX_TRANSPORT="tcp", ARX_TUNE=told)
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
