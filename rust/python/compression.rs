@@ -120,7 +120,8 @@ fn encode(codec: Compression, values: &[f32], dice: Dice) -> Option<Vec<u8>> {
                 Pick::Random(_) => sparse::random_k(values.len(), k, dice, &mut picks),
                 Pick::AtLeast(threshold) => sparse::at_least(values, threshold, &mut picks),
             }
-            let picked: Vec<f32> = picks.iter().map(|pick| values[*pick as usize]).collect();
+            let mut picked = Vec::new();
+            sparse::gather(&picks, values, &mut picked);
             sparse::encode(&picks, &picked, values.len(), selection.values, &mut payload);
             Some(payload)
         }

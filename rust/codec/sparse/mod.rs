@@ -37,11 +37,11 @@ pub enum Values {
 
 impl Values {
     /// The codec of the picked values, as an array by themselves.
-    fn dense(self) -> Option<Dense> {
+    pub fn dense(self) -> Option<Dense> {
         match self {
             Values::Float32 => None,
             Values::Float16 => Some(Dense::Float16),
-            Values::Int8 => Some(Dense::Int8 { block: 256, stochastic: false }),
+            Values::Int8 => Some(Dense::INT8),
         }
     }
 

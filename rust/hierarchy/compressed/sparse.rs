@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::leg::Leg;
 use super::{Brought, FLOAT, Output, Place, Workspace};
 use crate::codec::sparse::{self, Make, Values};
-use crate::codec::{Dense, Malformed, Pick, Selection};
+use crate::codec::{Malformed, Pick, Selection};
 use crate::engine::Halt;
 use crate::kernels::{all_finite, bytes_of};
 
@@ -75,7 +75,7 @@ impl Leg<'_, '_> {
         let blocks = one_behind_the_other(&lengths);
         let total = blocks[blocks.len() - 1].end;
         if total * self.hosts() > 2 * FLOAT * (self.hosts() - 1) * values.len() {
-            return self.as_an_array(values.len(), work, output);
+            return self.as_an_array(how, values.len(), work, output);
         }
         let Workspace { sum, sent, came, said, .. } = work;
         came.resize(total, 0);
@@ -90,9 +90,16 @@ impl Leg<'_, '_> {
         Ok(())
     }
 
-    /// What was picked, as an array that is zero elsewhere.
-    fn as_an_array(&mut self, count: usize, work: &mut Workspace, output: &Output<'_>) -> Result<(), Halt> {
-        let Workspace { sum, picks, picked, .. } = work;
+    /// What the payload in `work.sent` says, as an array that is zero elsewhere.
+    fn as_an_array(
+        &mut self,
+        how: Values,
+        count: usize,
+        work: &mut Workspace,
+        output: &Output<'_>,
+    ) -> Result<(), Halt> {
+        let Workspace { sum, sent, picks, picked, .. } = work;
+        sparse::decode(sent, count, how, picks, picked).expect("this rank has encoded it");
         sum.clear();
         sum.resize(count, 0.0);
         sparse::scatter(picks, picked, sum);
@@ -110,16 +117,12 @@ impl Leg<'_, '_> {
     ) -> Result<(), Halt> {
         self.agree_on_picks(share, values, work)?;
         let picks = std::mem::take(&mut work.picks);
-        let mut picked: Vec<f32> = picks.iter().map(|pick| values[*pick as usize]).collect();
+        let mut picked = Vec::new();
+        sparse::gather(&picks, values, &mut picked);
         if !all_finite(bytes_of(values)) {
             picked.fill(f32::NAN); // wherever it stands, all must see that something is wrong
         }
-        let dense = match share.selection.values {
-            Values::Float32 => None,
-            Values::Float16 => Some(Dense::Float16),
-            Values::Int8 => Some(Dense::INT8),
-        };
-        match dense {
+        match share.selection.values.dense() {
             None => {
                 picks.iter().for_each(|pick| values[*pick as usize] = 0.0);
                 self.sum(&mut picked)?;
@@ -130,7 +133,7 @@ impl Leg<'_, '_> {
                 self.in_two_steps(&coding, Brought::Kept(&mut picked), work, |at, said| {
                     sums[at..at + said.len()].copy_from_slice(said);
                 })?;
-                picks.iter().zip(&picked).for_each(|(pick, rest)| values[*pick as usize] = *rest);
+                sparse::scatter(&picks, &picked, values);
                 picked = sums;
             }
         }
@@ -205,23 +208,17 @@ fn pick(share: &Share<'_>, values: &[f32], picks: &mut Vec<u32>) {
     }
 }
 
-/// Encodes what was picked into `work.sent`, and takes away from the values what the payload says of them: `work.picked`. Its length.
+/// Encodes what was picked into `work.sent`; the values become what the payload leaves out of them, if that is kept. Its length.
 fn encode(share: &Share<'_>, values: &mut [f32], work: &mut Workspace) -> usize {
     let Workspace { sent, picks, picked, .. } = work;
     let how = share.selection.values;
-    picked.clear();
-    picked.extend(picks.iter().map(|pick| values[*pick as usize]));
+    sparse::gather(picks, values, picked);
     sent.clear();
-    sparse::encode(picks, picked, values.len(), how, sent);
-    if how != Values::Float32 {
-        sparse::decode(sent, values.len(), how, picks, picked).expect("this rank has encoded it");
-    }
     if share.keep {
-        for (pick, said) in picks.iter().zip(picked.iter()) {
-            let value = &mut values[*pick as usize];
-            let rest = *value - said;
-            *value = if rest.is_finite() { rest } else { 0.0 };
-        }
+        sparse::encode_rest(picks, picked, values.len(), how, sent);
+        sparse::scatter(picks, picked, values);
+    } else {
+        sparse::encode(picks, picked, values.len(), how, sent);
     }
     sent.len()
 }
