@@ -489,8 +489,8 @@ def test_a_death_concerns_the_groups_of_which_the_dead_was_a_member(env):
     assert (group.kind, group.ranks) == ("PeerLostError", (2,)), group
     assert (world.kind, world.ranks) == ("PeerLostError", (2,)), world
     for end in others:
+        assert end.code == 0, f"its group goes on: {end}"
         assert (end.result[0].kind, end.result[0].ranks) == ("PeerLostError", (2,)), end
-        assert end.code == 0, "its group went on"
 
 
 def times_out(say, env):

@@ -113,11 +113,16 @@ impl Block {
     pub fn offset(&self) -> usize {
         self.start + self.shift
     }
+
+    /// Lets go of it without giving the pages back, as long as anybody maps the segment: others use them still.
+    pub fn abandon(mut self) {
+        self.whole = 0;
+    }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.heap.owner != std::process::id() {
+        if self.whole == 0 || self.heap.owner != std::process::id() {
             return;
         }
         self.heap.segment.punch(self.start, self.whole);
@@ -159,6 +164,11 @@ mod tests {
         segment.cells(at, 1)[0].set(7);
         drop(block);
         assert_eq!(segment.cells(at, 1)[0].get(), 0);
+        let block = heap.allocate(4096).expect("room");
+        let at = block.offset();
+        segment.cells(at, 1)[0].set(8);
+        block.abandon();
+        assert_eq!(segment.cells(at, 1)[0].get(), 8, "somebody else needs it");
         assert!(heap.allocate(9 << 20).is_none());
         assert_eq!(heap.reserve(HUGE + 1).expect("room").offset() % HUGE, 0, "whatever the rank");
     }

@@ -80,7 +80,7 @@ pub(super) struct Node {
 struct Aside {
     key: u64,
     roster: Roster,
-    _block: Block,
+    block: Block,
 }
 
 /// The controls of this process's groups: where waits must look up when somebody has left.
@@ -163,7 +163,7 @@ impl Node {
         let at = block.offset();
         let guests = places.len() - 1;
         // In the list first: a guest may come and go at once.
-        self.aside().push(Aside { key, roster: self.roster_at(at, places), _block: block });
+        self.aside().push(Aside { key, roster: self.roster_at(at, places), block });
         if guests > 0 && !self.invitations.invite(key, at, guests) {
             self.aside().retain(|aside| aside.key != key);
             return Err(Error::NoMemory(
@@ -203,6 +203,14 @@ impl Node {
             }
             kept
         });
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Who leaves the job before the other members of a group must not take away the memory in which they still call.
+        self.sweep();
+        self.aside().drain(..).for_each(|aside| aside.block.abandon());
     }
 }
 
