@@ -76,6 +76,46 @@ def test_in_the_background(crew, where):
     crew(where).run(later)
 
 
+def planned(codec, memory):
+    """A plan does the same as calls, with what they keep too."""
+    x, y = arx.empty(2000, F) if memory == "symmetric" else np.empty(2000, F), np.zeros(4000, F)[::2]
+    kept, at_once = Pipeline(codec), Pipeline(codec)
+    here = arx.plan_all_reduce(x, "avg", compression=kept, name="here")
+    there = arx.plan_all_reduce(x, out=y, compression=kept, name="there")
+    for step in range(4):
+        part = mine(parts_of(2000, seed=step))
+        want = part.copy()
+        x[:] = part
+        arx.all_reduce(want, compression=at_once, name="there")
+        assert there() is y
+        oracle.check(y, want, f"step {step}, elsewhere")
+        oracle.check(x, part, "what was reduced")
+        arx.all_reduce(part, "avg", compression=at_once, name="here")
+        assert here() is x
+        oracle.check(x, part, f"step {step}, in place")
+    assert kept.state_dict().keys() == at_once.state_dict().keys()
+
+
+@pytest.mark.parametrize("memory", ["private", "symmetric"])
+@pytest.mark.parametrize("codec", ["fp16", "int4", "topk:20", "auto"])
+def test_a_plan(crew, codec, memory):
+    crew("3").run(planned, codec, memory)
+
+
+def plans_that_cannot_be():
+    warm = Pipeline("topk:2", error_feedback=ErrorFeedback(warmup=4))
+    for asked, words in ((warm, ("warm-up",)), (Pipeline("int8", clip_norm=1.0), ("clip_norm", "a plan"))):
+        assert_refused(outcome(arx.plan_all_reduce, np.ones(9, F), compression=asked, name="a"), "ValueError", *words)
+    assert_refused(outcome(arx.plan_all_reduce, np.ones(9, int), compression="fp16"), "TypeError", "int64")
+    assert_refused(outcome(arx.plan_all_reduce, np.ones(9, F), "max", compression="fp16"), "ValueError", "'max'")
+    assert_refused(outcome(arx.plan_all_reduce, np.ones(9, F), compression="fp17"), "ValueError", "fp17")
+    check_usable()
+
+
+def test_plans_that_cannot_be(crew):
+    crew("3").run(plans_that_cannot_be)
+
+
 def many():
     """Small arrays of one dtype are compressed as one; a large one by itself."""
     size, me = arx.size(), arx.rank()

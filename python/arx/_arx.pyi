@@ -695,6 +695,7 @@ def plan_all_reduce(
     *,
     out: Any = None,
     group: Group | None = None,
+    compression: Any = None,
     algo: str | None = None,
     timeout: float | None = None,
     name: str | None = None,

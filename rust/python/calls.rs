@@ -8,6 +8,7 @@ use super::arrays::{Array, Kind};
 use super::fresh::{Fresh, moved, tall};
 use super::group::Group;
 use super::options::Options;
+use super::reduce::Coding;
 use super::task::{Answer, Cutting, Rows, Target, Task, What};
 use crate::communicator::{Algorithm, Collective, tuple};
 use crate::dtype::ReduceOp;
@@ -31,6 +32,13 @@ impl Task {
             fresh: None,
             made: None,
         }
+    }
+
+    /// An all-reduce, with a codec.
+    pub fn with(mut self, (codec, feedback): Coding) -> Task {
+        self.what.compression = Some(codec);
+        self.feedback = feedback;
+        self
     }
 
     /// Where the result goes, and what the caller gets.

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use super::calls;
 use super::group::{Group, LONG, perform};
 use super::options::Options;
+use super::reduce;
 use super::task::Task;
 use super::world;
 use crate::communicator::Collective;
@@ -43,8 +44,9 @@ impl Plan {
 ///
 /// Parameters
 /// ----------
-/// x, op, out, group, algo, timeout, name
-///     As in `all_reduce`. The arrays are kept alive by the plan. A torch tensor must not be resized meanwhile.
+/// x, op, out, group, compression, algo, timeout, name
+///     As in `all_reduce`. The arrays are kept alive by the plan. A torch tensor must not be resized meanwhile. Codecs in Python, `clip_norm=`
+///     and warm-up cannot be planned.
 ///
 /// Returns
 /// -------
@@ -54,18 +56,22 @@ impl Plan {
 ///
 /// MPI: MPI_Allreduce_init (MPI 4.1, section 6.13).
 #[pyfunction]
-#[pyo3(signature = (x, op = None, *, out = None, group = None, algo = None, timeout = None, name = None))]
+#[pyo3(signature = (x, op = None, *, out = None, group = None, compression = None, algo = None, timeout = None, name = None))]
 pub fn plan_all_reduce<'py>(
     x: Any<'py>,
     op: Option<Any<'py>>,
     out: Option<Any<'py>>,
     group: Option<Any<'py>>,
+    compression: Option<Any<'py>>,
     algo: Option<Any<'py>>,
     timeout: Option<Any<'py>>,
     name: Option<Any<'py>>,
 ) -> PyResult<Plan> {
     let options = Options { algo, timeout, name, ..Options::default() };
     let group = world::resolve(x.py(), group)?;
-    let task = calls::combine(group.get(), Collective::AllReduce, (&x, op.as_ref(), out.as_ref()), &options)?;
+    let mut task = calls::combine(group.get(), Collective::AllReduce, (&x, op.as_ref(), out.as_ref()), &options)?;
+    if let Some(compression) = compression {
+        task = task.with(reduce::planned(&group, (&x, op.as_ref()), &compression, options.name.as_ref())?);
+    }
     Ok(Plan { group: group.unbind(), task: Mutex::new(task), object: out.unwrap_or(x).unbind() })
 }

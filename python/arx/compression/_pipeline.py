@@ -251,11 +251,17 @@ def _single(codecs: tuple[Any, ...]) -> Pipeline:
     return Pipeline(codecs)
 
 
+# Short forms that keep nothing, as the core knows them: it looks here before it calls `prepare`.
+PLAIN: dict[str, _arx._Codec] = {}
+
+
 def prepare(
     group: _arx.Group, x: Any, op: str, compression: Any, name: str | None, timeout: float | None, later: bool
 ) -> Any:
     """Return a codec of the core, what it keeps and the array to send; or, for another codec, what does the call."""
     chosen = pipeline(compression)
+    if isinstance(compression, str) and chosen._core is not None and chosen._feedback is None:
+        PLAIN[compression] = chosen._core
     feedback = chosen._feedback_of(group, name)
     source = chosen._clipped(x, op, group.size)
     if chosen._core is None:
@@ -273,11 +279,23 @@ def codec(compression: Any) -> _arx._Codec | None:
 
 def of_buckets(compression: Any, group: _arx.Group, count: int) -> list[tuple[_arx._Codec, Any]]:
     """Return a codec of the core for each bucket, and what it keeps."""
+    chosen, codec = _steady(compression, "a bucketer")
+    return [(codec, chosen._feedback_of(group, f"bucket {number}")) for number in range(count)]
+
+
+def of_plan(group: _arx.Group, compression: Any, name: str | None) -> tuple[_arx._Codec, Any]:
+    """Return the codec of a plan, and what it keeps."""
+    chosen, codec = _steady(compression, "a plan")
+    return codec, chosen._feedback_of(group, name)
+
+
+def _steady(compression: Any, where: str) -> tuple[Pipeline, _arx._Codec]:
+    """Return a pipeline that does the same in each call, without Python, and its codec."""
     chosen = pipeline(compression)
     if chosen._core is None or chosen.clip_norm is not None or (chosen._feedback and chosen._feedback.warmup):
-        msg = f"{chosen!r} cannot be used in a bucketer: it needs a codec of arx, no clip_norm and no warm-up"
+        msg = f"{chosen!r} cannot be used in {where}: it needs a codec of arx, no clip_norm and no warm-up"
         raise ValueError(msg)
-    return [(chosen._core, chosen._feedback_of(group, f"bucket {number}")) for number in range(count)]
+    return chosen, chosen._core
 
 
-__all__ = ["ErrorFeedback", "Pipeline", "codec", "parse", "pipeline", "prepare"]
+__all__ = ["ErrorFeedback", "Pipeline", "codec", "of_plan", "parse", "pipeline", "prepare"]
