@@ -40,6 +40,7 @@ AUTO = ["none", "fp16", "int8", "auto"]
 SIZES = [4 << 10, 64 << 10, 512 << 10, 4 << 20, 16 << 20]
 RATES = ["50mbit", "200mbit", "1gbit", "10gbit"]
 HOOKS = {"fp16_compress_hook": ("fp16", 1.3), "quantization_perchannel_hook": ("int8", 5.0)}
+PLACEMENTS = [(4, 1), (2, 2)]  # hosts, and ranks on each
 SIDE = 2048  # rows and columns of float32: 16 MiB
 
 
@@ -103,44 +104,54 @@ def torch(options: argparse.Namespace, folder: Path) -> Rows:
     except PeerMissing as missing:
         print(f"left out: torch: {missing}", flush=True)
         return []
-    with Lab(HOSTS, "200mbit") as lab:
-        own = Ranks(folder, options.timeout, lab)(
-            1, "compressed", codecs=["none", "fp16", "int8"], sizes=[4 * SIDE**2], rounds=options.rounds
-        )
-        output = folder / "hooks"
-        words = [str(python), str(Path(__file__).parent / "workloads" / "hooks.py")]
-        words += [json.dumps({"side": SIDE, "rounds": options.rounds}), str(output)]
-        place = {"WORLD_SIZE": str(HOSTS), "MASTER_ADDR": lab.address("h0"), "MASTER_PORT": "29600"}
-        ranks = [
-            subprocess.Popen(
-                [*lab.enter(host), *words], env=os.environ | place | {"RANK": str(rank), "OMP_NUM_THREADS": "1"}
+    rows: Rows = []
+    for hosts, each in PLACEMENTS:
+        with Lab(hosts, "200mbit") as lab:
+            (own,) = Ranks(folder, options.timeout, lab)(
+                each, "compressed", codecs=["none", "fp16", "int8"], sizes=[4 * SIDE**2], rounds=options.rounds
             )
-            for rank, host in enumerate(lab.hosts)
-        ]
-        until = time.monotonic() + 10 * options.timeout
-        try:
-            for rank in ranks:
-                rank.wait(max(1.0, until - time.monotonic()))
-        finally:
-            for rank in ranks:
-                rank.kill()
-        hooks = [json.loads(line) for line in output.read_text().splitlines()]
-    return [{"hooks": hooks, "own": own[0]}]
+            hooks = _hooks(python, lab, each, folder / f"hooks-{hosts}", options)
+        rows.append({"hosts": hosts, "each": each, "hooks": hooks, "own": own})
+    return rows
+
+
+def _hooks(python: Path, lab: Lab, each: int, output: Path, options: argparse.Namespace) -> Rows:
+    """Torch's hooks with `each` ranks on every host."""
+    words = [str(python), str(Path(__file__).parent / "workloads" / "hooks.py")]
+    words += [json.dumps({"side": SIDE, "rounds": options.rounds}), str(output)]
+    places = [host for host in lab.hosts for _ in range(each)]
+    common = {"WORLD_SIZE": str(len(places)), "MASTER_ADDR": lab.address("h0"), "MASTER_PORT": "29600"}
+    ranks = [
+        subprocess.Popen(
+            [*lab.enter(host), *words], env=os.environ | common | {"RANK": str(rank), "OMP_NUM_THREADS": "1"}
+        )
+        for rank, host in enumerate(places)
+    ]
+    until = time.monotonic() + 10 * options.timeout
+    try:
+        for rank in ranks:
+            rank.wait(max(1.0, until - time.monotonic()))
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [json.loads(line) for line in output.read_text().splitlines()]
 
 
 def torch_table(rows: Rows) -> str:
     if not rows:
         return "torch: not installed"
-    (row,) = rows
     lines = []
-    for hook in row["hooks"]:
-        us, alone = (sorted(hook[name])[len(hook[name]) // 2] for name in ("us", "alone"))
-        codec, goal = HOOKS.get(hook["hook"], ("none", 1.0))
-        ratio = (us - alone) / row["own"][codec]
-        verdict = f"{'reached' if ratio >= goal else 'MISSES'} ≥ {goal:g}"
-        lines.append([hook["hook"], f"{us / 1e3:.0f}", f"{alone / 1e3:.0f}", codec, f"{row['own'][codec] / 1e3:.0f}"])
-        lines[-1] += [f"{ratio:.2f}", verdict]
-    head = ["torch over gloo", "step, ms", "of it computing, ms", "arx", "ms", "times faster", "goal"]
+    for row in rows:
+        for hook in row["hooks"]:
+            us, alone = (sorted(hook[name])[len(hook[name]) // 2] for name in ("us", "alone"))
+            codec, goal = HOOKS.get(hook["hook"], ("none", 1.0))
+            own = row["own"][codec]
+            ratio = (us - alone) / own
+            verdict = f"{'reached' if ratio >= goal else 'MISSES'} ≥ {goal:g}"
+            place = f"{row['hosts']} x {row['each']}"
+            lines.append([place, hook["hook"], f"{us / 1e3:.0f}", f"{alone / 1e3:.0f}", codec, f"{own / 1e3:.0f}"])
+            lines[-1] += [f"{ratio:.2f}", verdict]
+    head = ["hosts x ranks", "torch over gloo", "step, ms", "of it computing, ms", "arx", "ms", "times faster", "goal"]
     return report.table(head, lines)
 
 

@@ -27,8 +27,8 @@ some 10 KiB. `arx.explain(x, compression="auto")` shows the sum.
 """
 
 from arx.compression._codecs import Auto, Bf16, Codec, Fp16, Int4, Int8, PowerSGD, RandomK, Threshold, TopK
-from arx.compression._pipeline import ErrorFeedback, Pipeline, parse
 from arx.compression._pipeline import PLAIN as _PLAIN
+from arx.compression._pipeline import ErrorFeedback, Pipeline, parse
 from arx.compression._pipeline import codec as _codec
 from arx.compression._pipeline import of_plan as _of_plan
 from arx.compression._pipeline import prepare as _prepare
