@@ -136,6 +136,7 @@ mod tests {
         let (mut court, group, now) = (court(5), group(&[3, 1]), Instant::now());
         let refused = Report::Refused { sequence: 4, reason: "no".into() };
         court.hear(3, Letter { group: group.clone(), news: News::Report(refused) }, now);
+        court.tick(now + Duration::from_secs(1));
         let out = court.take();
         let found = verdicts(&out);
         assert_eq!(found.len(), 1);
