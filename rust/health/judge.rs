@@ -288,7 +288,11 @@ impl Judge {
         let news = |s: &Standing| s.gone.is_some() && !s.mourned;
         let lost: Vec<Rank> = (0..).zip(&self.standing).filter(|(_, s)| news(s)).map(|(r, _)| r).collect();
         lost.iter().for_each(|rank| self.standing[*rank as usize].mourned = true);
-        let text = format!("{} lost: {}. The group is closed", ranks(&lost), epitaphs(&lost, &self.members, &self.standing, self.silence).join("; "));
+        let text = format!(
+            "{} lost: {}. The group is closed",
+            ranks(&lost),
+            epitaphs(&lost, &self.members, &self.standing, self.silence).join("; ")
+        );
         self.pronounce(Kind::Lost, lost, text);
     }
 
