@@ -257,6 +257,16 @@ impl Wait<'_> {
         if (self.gone)() { Err(Stop::Gone) } else { Ok(()) }
     }
 
+    /// The same, for work so short that asking would show: it asks only if somebody has ever left.
+    #[inline]
+    pub fn check_alarm(&self) -> Result<(), Stop> {
+        // acquires: the state of who left, and so all that it had done before
+        match self.alarm.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ => self.check(),
+        }
+    }
+
     #[cold]
     fn long(&mut self, task: &mut dyn Task) -> Result<(), Stop> {
         let Wait { bell, alarm, gone, patience, host } = self;

@@ -6,6 +6,7 @@
 //! ```
 //! Whoever waits takes in what arrives on all ways. What is said when it does not arrive is in `undelivered`.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,6 +125,21 @@ impl Exchange<'_> {
     }
 }
 
+/// What of a call is still to be done: what has been sent is not undone by who leaves afterwards.
+struct Due<'a> {
+    call: &'a Exchange<'a>,
+    give: bool,
+    take: Option<Ticket>,
+}
+
+impl<'a> Due<'a> {
+    fn rest(&self, office: &Office) -> Exchange<'a> {
+        let give = self.call.give.filter(|_| self.give);
+        let take = self.call.take.filter(|_| self.take.is_some_and(|ticket| !office.is_done(ticket)));
+        Exchange { give, take, timeout: self.call.timeout }
+    }
+}
+
 impl Mail {
     pub fn new((me, roll): (Rank, &Roll), boards: Boards, pipes: &Pipes, manner: Manner, reach: Reach) -> Mail {
         let world = roll.ranks().len() as u32;
@@ -154,15 +170,17 @@ impl Mail {
         let take = call.take.map(|t| (self.office.post_recv(t.from, t.tag, t.array.len()), t.array));
         let arrays = Arrays { give, take };
         self.office.progress(&arrays);
-        if let Some((ticket, _)) = give {
-            self.finish(ticket, &arrays, call, host)?;
+        let [sent, taken] = [give, take].map(|due| due.map(|(ticket, _)| ticket));
+        if let Some(ticket) = sent {
+            self.finish(ticket, &arrays, &Due { call, give: true, take: taken }, host)?;
         }
         let Some((ticket, _)) = take else { return Ok(None) };
         if !self.office.is_done(ticket) && self.is_from_self(call) {
             self.office.cancel(ticket);
             return Err(self.never_sent(call));
         }
-        self.finish(ticket, &arrays, call, host).map(Some)
+        // Who has been sent something may leave.
+        self.finish(ticket, &arrays, &Due { call, give: false, take: taken }, host).map(Some)
     }
 
     /// Whether only this rank can have sent what it asks for.
@@ -176,12 +194,13 @@ impl Mail {
         &mut self,
         ticket: Ticket,
         memory: &dyn Memory,
-        call: &Exchange<'_>,
+        due: &Due<'_>,
         host: &mut dyn Host,
     ) -> Result<Status, Fault> {
         if !self.office.is_done(ticket) {
-            self.wait(ticket, memory, call, host)?;
+            self.wait(ticket, memory, due, host)?;
         }
+        let call = due.call;
         match self.office.test(ticket).expect("it is done") {
             Ok(status) => Ok(status),
             Err(Failure::TooLong(status)) => Err(self.too_long(status, call)),
@@ -189,28 +208,28 @@ impl Mail {
         }
     }
 
-    fn wait(
-        &mut self,
-        ticket: Ticket,
-        memory: &dyn Memory,
-        call: &Exchange<'_>,
-        host: &mut dyn Host,
-    ) -> Result<(), Fault> {
+    fn wait(&mut self, ticket: Ticket, memory: &dyn Memory, due: &Due<'_>, host: &mut dyn Host) -> Result<(), Fault> {
         let boards = self.boards.clone().expect("who is alone does not wait for others");
         let control = boards.control();
         let Mail { office, manner, reach, roll, me, calls, .. } = self;
-        let limit = call.timeout.unwrap_or(manner.timeout);
+        let office = RefCell::new(office);
+        let limit = due.call.timeout.unwrap_or(manner.timeout);
+        let gone = || {
+            let office = office.borrow();
+            is_broken((reach, roll, *me), &office, &due.rest(&office))
+        };
         let mut wait = Wait {
             bell: &control.bell,
             alarm: &control.alarm,
-            gone: &|| is_broken(reach, roll, *me, call),
+            gone: &gone,
             patience: Patience { spin: manner.spin, limit },
             host,
         };
-        let mut round = Round { office, reach, roll, memory, ticket, calls, brief: BRIEF.0, moved: false };
-        while !round.office.is_done(ticket) {
+        let mut round = Round { office: &office, reach, roll, memory, ticket, calls, brief: BRIEF.0, moved: false };
+        while !office.borrow().is_done(ticket) {
             if let Err(stop) = wait.on(&mut round) {
-                return Err(self.stopped(stop, call, limit, host));
+                let rest = due.rest(&office.borrow());
+                return Err(self.stopped(stop, (due.call, &rest), limit, host));
             }
         }
         Ok(())
@@ -240,7 +259,8 @@ impl Mail {
 
 /// One wait for the post office.
 struct Round<'a> {
-    office: &'a mut Office,
+    /// Shared with the wait, which asks it whether it makes sense to go on.
+    office: &'a RefCell<&'a mut Office>,
     reach: &'a Reach,
     roll: &'a Roll,
     memory: &'a dyn Memory,
@@ -259,7 +279,8 @@ impl Round<'_> {
         {
             self.answer_calls(control);
         }
-        self.moved = self.moved || self.office.progress(self.memory) || self.office.is_done(self.ticket);
+        let mut office = self.office.borrow_mut();
+        self.moved = self.moved || office.progress(self.memory) || office.is_done(self.ticket);
         self.moved
     }
 
@@ -270,7 +291,9 @@ impl Round<'_> {
         for (rank, socket) in control.take_posts() {
             if let Some(member) = self.roll.ranks().iter().position(|r| *r == rank) {
                 let member = member as Rank;
-                self.office.open_from(member, tcp::link(member, vec![socket]).rx);
+                self.office.borrow_mut().open_from(member, tcp::link(member, vec![socket]).rx);
+                // What came with it comes first, even if its sender is known to have left by now.
+                self.moved = true;
             }
         }
     }
@@ -294,7 +317,8 @@ impl Task for Round<'_> {
             return false;
         }
         let mut silent = false;
-        let ways = self.office.interest(&mut silent);
+        let office = self.office.borrow();
+        let ways = office.interest(&mut silent);
         let flags = |out| if out { PollFlags::OUT } else { PollFlags::IN };
         let mut fds: Vec<PollFd<'_>> =
             ways.into_iter().map(|(fd, out)| PollFd::from_borrowed_fd(fd, flags(out))).collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Rank, seconds};
 use crate::health::{Report, Roster, State};
-use crate::post::Status;
+use crate::post::{Office, Status};
 use crate::transport::Broken;
 use crate::wait::{Host, Stop};
 
@@ -12,13 +12,20 @@ use super::mail::{Exchange, Fault, Mail, Reach, Take};
 use super::roll::Roll;
 
 impl Mail {
+    /// `rest`: what of the call is still to be done.
     #[cold]
-    pub(super) fn stopped(&self, stop: Stop, call: &Exchange<'_>, limit: Duration, host: &mut dyn Host) -> Fault {
+    pub(super) fn stopped(
+        &self,
+        stop: Stop,
+        (call, rest): (&Exchange<'_>, &Exchange<'_>),
+        limit: Duration,
+        host: &mut dyn Host,
+    ) -> Fault {
         match stop {
             Stop::Interrupted => interrupted(),
-            Stop::Gone => self.gone(&self.awaited(call), call, host),
+            Stop::Gone => self.gone(&self.awaited(rest), call, host),
             Stop::Timeout => {
-                let missing = self.awaited(call);
+                let missing = self.awaited(rest);
                 let text = format!(
                     "rank {} waited {} in {}{} for {}. The group is closed. Has the other side made the matching call, with this \
                      tag?",
@@ -34,10 +41,10 @@ impl Mail {
         }
     }
 
-    /// Ranks without whom the call cannot end.
-    fn awaited(&self, call: &Exchange<'_>) -> Vec<Rank> {
+    /// Ranks without whom the `rest` of a call cannot end.
+    fn awaited(&self, rest: &Exchange<'_>) -> Vec<Rank> {
         let others = || (0..self.roll.ranks().len() as Rank).filter(|rank| *rank != self.me).collect();
-        match (call.give, call.take) {
+        match (rest.give, rest.take) {
             (Some(give), None) => vec![give.to],
             (None, Some(Take { from: Some(from), .. })) => vec![from],
             (Some(give), Some(Take { from: Some(from), .. })) if from == give.to => vec![from],
@@ -90,6 +97,9 @@ impl Mail {
     pub(super) fn broken(&self, broken: Broken, call: &Exchange<'_>, host: &mut dyn Host) -> Fault {
         let Broken { rank, why } = broken;
         match &self.reach {
+            Reach::Hosts(control) if control.verdict().is_none() && control.has_left(self.roll.of(rank)) => {
+                self.gone(&[rank], call, host)
+            }
             Reach::Hosts(control) => {
                 let report = Report::Broken { sequence: self.sequence, rank: self.roll.of(rank), why };
                 failed(control.settle(report, host).map_or_else(|error| error, |verdict| verdict.error()))
@@ -155,13 +165,23 @@ pub(super) fn is_gone(reach: &Reach, roll: &Roll, rank: Rank) -> bool {
     }
 }
 
-/// Whether a call can no longer end: somebody who is needed is gone, or everybody who could send.
-pub(super) fn is_broken(reach: &Reach, roll: &Roll, me: Rank, call: &Exchange<'_>) -> bool {
+/// Whether what a rank sent before it left may still be on its way, which ends with it.
+fn is_under_way(reach: &Reach, roll: &Roll, rank: Rank) -> bool {
+    match reach {
+        Reach::Hosts(control) => control.verdict().is_none() && control.has_hung_up(roll.of(rank)),
+        Reach::Host(_) | Reach::Alone => false,
+    }
+}
+
+/// Whether the `rest` of a call can no longer be done: somebody who is needed is gone, or everybody who could send.
+pub(super) fn is_broken((reach, roll, me): (&Reach, &Roll, Rank), office: &Office, rest: &Exchange<'_>) -> bool {
     let gone = |rank: Rank| is_gone(reach, roll, rank);
-    let of_give = call.give.is_some_and(|give| gone(give.to));
-    let of_take = call.take.is_some_and(|take| match take.from {
-        Some(rank) => gone(rank),
-        None => (0..roll.ranks().len() as Rank).filter(|rank| *rank != me).all(gone),
+    // Between hosts that somebody has left is heard of by another way than what it sent before, and may come first.
+    let silent = |rank: Rank| gone(rank) && !(office.is_connected_from(rank) && is_under_way(reach, roll, rank));
+    let of_give = rest.give.is_some_and(|give| gone(give.to));
+    let of_take = rest.take.is_some_and(|take| match take.from {
+        Some(rank) => silent(rank),
+        None => (0..roll.ranks().len() as Rank).filter(|rank| *rank != me).all(silent),
     });
     of_give || of_take
 }

@@ -56,6 +56,9 @@ impl Direct {
     }
 
     /// Says that this rank no longer touches the others' arrays, and waits until the same is true of its own.
+    ///
+    /// All of them may have said so, and one of them nevertheless have given up on the call since, tired of waiting for another
+    /// or interrupted: then it has its array back, and what was read there, or written from it, may be anything.
     pub(super) fn all_wrote(&mut self, wait: &mut Wait<'_>) -> Result<(), Stop> {
         self.writes += 1;
         self.advance(|p| &p.wrote, self.writes);
@@ -63,6 +66,6 @@ impl Direct {
             let wrote = &self.boards.of(rank).progress.wrote;
             wait.until(|| wrote.reached(self.writes))?;
         }
-        Ok(())
+        wait.check_alarm()
     }
 }

@@ -170,8 +170,13 @@ impl Control {
     /// Leaves the group, in the sight of all. Calls up to the last one completed do not need this rank any more. Who has
     /// finished with the group of all, or has raised in it, leaves all others too.
     pub fn leave(&self, state: State) {
-        if self.id().is_job() {
-            if matches!(state, State::Finished | State::Raised) {
+        let id = self.id();
+        let departs = matches!(state, State::Finished | State::Raised);
+        if departs {
+            self.desk().hang_up(|group| id.is_job() || group == id);
+        }
+        if id.is_job() {
+            if departs {
                 self.desk().leave_all(self.office.me, state);
             }
         } else if !self.seat.leave() {
@@ -279,9 +284,19 @@ impl Control {
         self.seat.left().iter().any(|left| left.rank == rank)
     }
 
+    /// Whether it has, and its connections for letters end with the last that it has sent.
+    pub fn has_hung_up(&self, rank: Rank) -> bool {
+        let hung_up = |left: &Left| matches!(left.state, State::Finished | State::Raised);
+        self.seat.left().iter().any(|left| left.rank == rank && hung_up(left))
+    }
+
     /// Opens a connection by which this rank sends another one something.
     pub fn dial_post(&self, rank: Rank, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
-        self.call(rank, Channel::Post(self.id()), until, host)
+        let socket = self.call(rank, Channel::Post(self.id()), until, host)?;
+        let second =
+            socket.try_clone().map_err(|e| Error::Init(format!("no second descriptor of a connection: {e}")))?;
+        self.desk().keep(self.id(), second);
+        Ok(socket)
     }
 
     /// Opens one stream to a lower rank.

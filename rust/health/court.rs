@@ -89,10 +89,14 @@ impl Court {
                 ranks.iter().for_each(|rank| self.part(*rank, State::Dead));
             }
         }
-        let mut out: Vec<Letter> = of_all.into_iter().map(|news| Letter { group: self.job.clone(), news }).collect();
+        let of_job = |news| Letter { group: self.job.clone(), news };
+        let (left, others): (Vec<News>, Vec<News>) = of_all.into_iter().partition(|news| matches!(news, News::Left(_)));
+        let mut out: Vec<Letter> = others.into_iter().map(of_job).collect();
         for (group, judge) in self.groups.values_mut() {
             out.extend(judge.take().into_iter().map(|news| Letter { group: group.clone(), news }));
         }
+        // Who leaves the job has said before how far it came in each group. Without that it would be missed in all their calls.
+        out.extend(left.into_iter().map(of_job));
         // Nobody will say anything of them any more.
         self.groups.retain(|_, (_, judge)| !judge.is_deserted());
         out
@@ -136,11 +140,22 @@ mod tests {
         let (mut court, group, now) = (court(5), group(&[3, 1]), Instant::now());
         let refused = Report::Refused { sequence: 4, reason: "no".into() };
         court.hear(3, Letter { group: group.clone(), news: News::Report(refused) }, now);
+        court.tick(now + Duration::from_secs(1));
         let out = court.take();
         let found = verdicts(&out);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].0, found[0].1.kind), (group.id, Kind::Mismatch));
         assert!(found[0].1.text.contains("call #4 of group 'rows[1]' differs"), "{}", found[0].1.text);
+    }
+
+    #[test]
+    fn how_far_a_rank_came_in_a_group_is_told_before_it_has_left_the_job() {
+        let (mut court, group, now) = (court(5), group(&[3, 1]), Instant::now());
+        let left = |completed| News::Left(Left { rank: 3, state: State::Finished, completed });
+        let job = court.job.clone();
+        court.hear(3, Letter { group: group.clone(), news: left(4) }, now);
+        court.hear(3, Letter { group: job.clone(), news: left(9) }, now);
+        assert_eq!(court.take(), [Letter { group, news: left(4) }, Letter { group: job, news: left(9) }]);
     }
 
     #[test]

@@ -51,6 +51,8 @@ struct Papers {
     lost: Vec<Verdict>,
     /// Data connections that have come in; one that has been taken leaves its place, so that nobody takes it again.
     streams: BTreeMap<(GroupId, Rank, u16), Option<OwnedFd>>,
+    /// Second descriptors of the connections by which this rank sends letters.
+    outbound: Vec<(GroupId, OwnedFd)>,
     /// Rank 0 has left: nobody judges any more.
     orphaned: bool,
     closing: bool,
@@ -119,6 +121,24 @@ impl Desk {
         let mut papers = self.papers();
         papers.seats.remove(&id);
         papers.streams.retain(|(group, ..), _| *group != id);
+        papers.outbound.retain(|(group, _)| *group != id);
+    }
+
+    /// This rank sends letters by `socket`, of which this is a second descriptor.
+    pub fn keep(&self, id: GroupId, socket: OwnedFd) {
+        self.papers().outbound.push((id, socket));
+    }
+
+    /// Says on the connections for letters of these groups that nothing will follow, after all that is still under way on them:
+    /// others hear of a departure by another connection, which may be faster.
+    pub fn hang_up(&self, whether: impl Fn(GroupId) -> bool) {
+        self.papers().outbound.retain(|(group, socket)| {
+            if whether(*group) {
+                // It fails where the other end is gone already.
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+            }
+            !whether(*group)
+        });
     }
 
     pub fn post(&self, group: &Group, news: News) {

@@ -12,6 +12,7 @@
 //! | connections ended | 20 ms: an out-of-memory killer or an operator ends several processes at once | theirs |
 //! | a host fell silent | 300 ms: everybody is asked | of that node, all that are silent too |
 //! | ranks called different things | 1 s at most: everybody is asked what it called | |
+//! | a rank refused its arguments | 1 s at most, as long as others are inside an earlier call, which may end well | |
 //! | somebody has left who is needed | 20 ms | of those who left before that call |
 //! | a link broke | 1 s: the death that broke it comes to light by itself | |
 //! | a time-out | 300 ms: everybody is asked how far it is | not yet in that call, or without an answer |
@@ -22,10 +23,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::admission::End;
-use crate::error::{Rank, list, ranks, seconds};
+use crate::error::{Rank, ranks, seconds};
 
 use super::contacts::Member;
-use super::matter::{ANSWER, DESCRIBE, Matter, REASON, Standing, TOGETHER};
+use super::matter::{ANSWER, DESCRIBE, Matter, REASON, Standing, TOGETHER, epitaphs};
 use super::news::News;
 use super::roster::State;
 use super::seat::Group;
@@ -159,11 +160,7 @@ impl Judge {
             }
             Report::Differs { sequence, .. } => self.differs(sequence, now),
             Report::Refused { sequence, reason } => {
-                let text = format!(
-                    "call #{sequence}{} differs between ranks: rank {from} could not take part ({reason}). The group is closed",
-                    self.of
-                );
-                self.pronounce(Kind::Mismatch, vec![from], text);
+                self.inquire(sequence, Matter::Refused { by: from, sequence, reason }, now);
             }
             Report::Stuck { sequence, call } => drop(self.open(Matter::Stuck { sequence, call }, now + TOGETHER)),
             Report::Broken { sequence, rank, why } => {
@@ -173,11 +170,15 @@ impl Judge {
         }
     }
 
-    /// Ranks called different things in call `sequence`. Who is already in a later call noticed only what follows from that.
+    /// Ranks called different things in call `sequence`.
     fn differs(&mut self, sequence: u64, now: Instant) {
-        self.inquiry
-            .take_if(|(current, _)| matches!(current, Matter::Differs { sequence: later } if *later > sequence));
-        if self.open(Matter::Differs { sequence }, now + DESCRIBE) {
+        self.inquire(sequence, Matter::Differs { sequence }, now);
+    }
+
+    /// Asks everybody about call `sequence`. Who is already in a later call noticed only what follows from that.
+    fn inquire(&mut self, sequence: u64, matter: Matter, now: Instant) {
+        self.inquiry.take_if(|(current, _)| current.difference().is_some_and(|later| later > sequence));
+        if self.open(matter, now + DESCRIBE) {
             self.ask_where();
             self.out.push(News::Say { sequence });
         }
@@ -203,6 +204,7 @@ impl Judge {
     fn conclude(&mut self) {
         let complete = match &self.inquiry {
             Some((Matter::Differs { sequence }, _)) => self.alive().all(|rank| self.has_described(rank, *sequence)),
+            Some((Matter::Refused { sequence, .. }, _)) => self.alive().all(|rank| self.has_caught_up(rank, *sequence)),
             Some((Matter::TimedOut { .. }, _)) => self.alive().all(|rank| self.answer(rank).is_some()),
             _ => false,
         };
@@ -229,10 +231,23 @@ impl Judge {
         said || self.answer(rank).is_some_and(|(begun, completed)| idle(begun, completed) || completed >= sequence)
     }
 
+    /// Whether the rank is not inside a call before call `sequence`.
+    fn has_caught_up(&self, rank: Rank, sequence: u64) -> bool {
+        let said = self.standing[rank as usize].says.as_ref().is_some_and(|(s, _)| *s == sequence);
+        said || self.answer(rank).is_some_and(|(begun, completed)| begun >= sequence || begun == completed)
+    }
+
     fn decide(&mut self, matter: Matter) {
         match matter {
             Matter::Deaths => self.decide_deaths(),
             Matter::Differs { sequence } => self.decide_difference(sequence),
+            Matter::Refused { by, sequence, reason } => {
+                let text = format!(
+                    "call #{sequence}{} differs between ranks: rank {by} could not take part ({reason}). The group is closed",
+                    self.of
+                );
+                self.pronounce(Kind::Mismatch, vec![by], text);
+            }
             Matter::Stuck { sequence, call } => drop(self.decide_weariness(sequence, &call)),
             Matter::Broken { by, sequence, rank, why } => {
                 if !self.decide_weariness(sequence, "") {
@@ -273,33 +288,12 @@ impl Judge {
         let news = |s: &Standing| s.gone.is_some() && !s.mourned;
         let lost: Vec<Rank> = (0..).zip(&self.standing).filter(|(_, s)| news(s)).map(|(r, _)| r).collect();
         lost.iter().for_each(|rank| self.standing[*rank as usize].mourned = true);
-        let text = format!("{} lost: {}. The group is closed", ranks(&lost), self.epitaphs(&lost).join("; "));
+        let text = format!(
+            "{} lost: {}. The group is closed",
+            ranks(&lost),
+            epitaphs(&lost, &self.members, &self.standing, self.silence).join("; ")
+        );
         self.pronounce(Kind::Lost, lost, text);
-    }
-
-    /// What became of ranks, host by host.
-    fn epitaphs(&self, lost: &[Rank]) -> Vec<String> {
-        let mut found: Vec<(&str, Option<End>, Vec<u32>)> = Vec::new();
-        for rank in lost {
-            let (member, end) = (&self.members[*rank as usize], self.standing[*rank as usize].gone);
-            match found.iter_mut().find(|(host, e, _)| *host == member.host && *e == end) {
-                Some((_, _, pids)) => pids.push(member.pid),
-                None => found.push((&member.host, end, vec![member.pid])),
-            }
-        }
-        let tell = |(host, end, pids): (&str, Option<End>, Vec<u32>)| {
-            let several = pids.len() > 1;
-            let who = format!("process{} {}", if several { "es" } else { "" }, list(&pids));
-            match end {
-                Some(End::Silent) => format!("{host} ({who}) has not answered for {}", seconds(self.silence)),
-                Some(End::Garbled) => format!("{who} on {host} said something that cannot be"),
-                _ => {
-                    let are = if several { "are" } else { "is" };
-                    format!("{who} on {host} {are} gone (killed, crashed, out of memory?)")
-                }
-            }
-        };
-        found.into_iter().map(tell).collect()
     }
 
     fn decide_departure(&mut self, sequence: u64, call: &str) -> bool {

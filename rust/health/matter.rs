@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::admission::End;
-use crate::error::Rank;
+use crate::error::{Rank, list, seconds};
 
+use super::contacts::Member;
 use super::verdict::Left;
 
 /// Deaths, or departures, so close together are one event.
@@ -47,6 +48,7 @@ impl Standing {
 pub(super) enum Matter {
     Deaths,
     Differs { sequence: u64 },
+    Refused { by: Rank, sequence: u64, reason: String },
     Stuck { sequence: u64, call: String },
     Broken { by: Rank, sequence: u64, rank: Rank, why: String },
     TimedOut { by: Rank, sequence: u64, call: String, waited: Duration, awaited: Vec<Rank> },
@@ -56,10 +58,43 @@ impl Matter {
     pub fn weight(&self) -> u32 {
         match self {
             Matter::Deaths => 5,
-            Matter::Differs { .. } => 4,
+            Matter::Differs { .. } | Matter::Refused { .. } => 4,
             Matter::Stuck { .. } => 3,
             Matter::Broken { .. } => 2,
             Matter::TimedOut { .. } => 1,
         }
     }
+
+    /// The call that not all ranks made, if that is what it is about.
+    pub fn difference(&self) -> Option<u64> {
+        match self {
+            Matter::Differs { sequence } | Matter::Refused { sequence, .. } => Some(*sequence),
+            _ => None,
+        }
+    }
+}
+
+/// What became of ranks, host by host.
+pub(super) fn epitaphs(lost: &[Rank], members: &[Member], standing: &[Standing], silence: Duration) -> Vec<String> {
+    let mut found: Vec<(&str, Option<End>, Vec<u32>)> = Vec::new();
+    for rank in lost {
+        let (member, end) = (&members[*rank as usize], standing[*rank as usize].gone);
+        match found.iter_mut().find(|(host, e, _)| *host == member.host && *e == end) {
+            Some((_, _, pids)) => pids.push(member.pid),
+            None => found.push((&member.host, end, vec![member.pid])),
+        }
+    }
+    let tell = |(host, end, pids): (&str, Option<End>, Vec<u32>)| {
+        let several = pids.len() > 1;
+        let who = format!("process{} {}", if several { "es" } else { "" }, list(&pids));
+        match end {
+            Some(End::Silent) => format!("{host} ({who}) has not answered for {}", seconds(silence)),
+            Some(End::Garbled) => format!("{who} on {host} said something that cannot be"),
+            _ => {
+                let are = if several { "are" } else { "is" };
+                format!("{who} on {host} {are} gone (killed, crashed, out of memory?)")
+            }
+        }
+    };
+    found.into_iter().map(tell).collect()
 }

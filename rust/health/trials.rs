@@ -257,6 +257,46 @@ fn a_difference_waits_a_second_for_who_is_in_the_call() {
 }
 
 #[test]
+fn a_refusal_lets_others_end_the_call_before() {
+    let refused = || Report::Refused { sequence: 8, reason: "x is read-only".into() };
+    let verdict = (Kind::Mismatch, vec![0]);
+    // Rank 1 is inside call 7, which needs nothing of rank 0 any more, and will come to call 8.
+    let mut trial = Trial::new(&[0, 1, 2]);
+    trial.progress = vec![Some((7, 7)), Some((7, 6)), Some((8, 7))];
+    trial.reports(0, refused()).at(500);
+    assert!(trial.is_open());
+    trial.says(1, News::Says { sequence: 8, call: "barrier()".into() });
+    assert_eq!(trial.verdict(), verdict);
+    // One that stays there is not waited for longer than a second.
+    let mut trial = Trial::new(&[0, 1, 2]);
+    trial.progress = vec![Some((7, 7)), Some((7, 6)), Some((8, 7))];
+    trial.reports(0, refused()).at(999);
+    assert!(trial.is_open());
+    trial.at(1000);
+    assert_eq!(trial.verdict(), verdict);
+    // Nobody waits for who is in no call, nor for who has left.
+    let mut trial = Trial::new(&[0, 1, 2]);
+    trial.progress = vec![Some((7, 7)), Some((5, 5)), None];
+    trial.says(2, left(State::Finished, 7)).reports(0, refused());
+    assert_eq!(trial.verdict(), verdict);
+}
+
+#[test]
+fn of_a_refusal_and_a_difference_the_earlier_one_is_the_cause() {
+    let refused = |sequence| Report::Refused { sequence, reason: "x is read-only".into() };
+    let differs = |sequence| Report::Differs { sequence, call: "barrier()".into() };
+    for (first, second, blamed) in [(differs(8), refused(7), 0), (refused(8), differs(7), 1)] {
+        let mut trial = Trial::new(&[0, 1]);
+        trial.progress = vec![Some((7, 6)), None];
+        trial.reports(1, first).reports(0, second).at(1000);
+        assert_eq!(trial.verdict().0, Kind::Mismatch);
+        let text = &trial.verdicts()[0].text;
+        assert!(text.starts_with("call #7 differs"), "{text}");
+        assert_eq!(text.contains("rank 0 could not take part"), blamed == 0, "{text}");
+    }
+}
+
+#[test]
 fn who_waits_for_the_verdict_has_described_its_call() {
     let mut trial = Trial::new(&[0, 1]);
     trial.progress[1] = None;

@@ -139,6 +139,11 @@ impl Office {
         peer == self.me || self.peers[peer as usize].outbound.is_open()
     }
 
+    /// Whether letters from `peer` come over a connection, which has not come to its end.
+    pub fn is_connected_from(&self, peer: Rank) -> bool {
+        matches!(self.peers[peer as usize].inbound.interest(), Some(Some(_)))
+    }
+
     /// Gives letters to `peer` their way.
     pub fn open_to(&mut self, peer: Rank, tx: Box<dyn Tx>) {
         self.peers[peer as usize].outbound.open(tx);
