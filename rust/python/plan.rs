@@ -4,12 +4,11 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 
-use super::calls;
+use super::calls::{self, Which};
 use super::group::{Group, LONG, perform};
 use super::options::Options;
 use super::task::Task;
 use super::world;
-use crate::communicator::Collective;
 use crate::progress::Job;
 
 type Any<'py> = Bound<'py, PyAny>;
@@ -66,6 +65,6 @@ pub fn plan_all_reduce<'py>(
 ) -> PyResult<Plan> {
     let options = Options { algo, timeout, name, ..Options::default() };
     let group = world::resolve(x.py(), group)?;
-    let task = calls::combine(group.get(), Collective::AllReduce, (&x, op.as_ref(), out.as_ref()), &options)?;
+    let task = calls::combine(group.get(), Which::All, (&x, op.as_ref(), out.as_ref()), &options)?;
     Ok(Plan { group: group.unbind(), task: Mutex::new(task), object: out.unwrap_or(x).unbind() })
 }
