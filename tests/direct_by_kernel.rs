@@ -9,8 +9,8 @@ use arx::wait::Stop;
 use host::family::{Kind, Lengths, Step};
 use host::{Rank, Terms};
 
-/// Rings that are longer than all blocks: with two ranks, whole arrays that do not fit into one come through them.
-const TUNING: Tuning = Tuning { chunk: 2048, round: 1024, symmetric: NEVER, kernel: 64 };
+/// Rings so long that all blocks are for the kernel, and short slices.
+const TUNING: Tuning = Tuning { chunk: 2048, round: 1 << 15, symmetric: NEVER, kernel: 64 };
 
 /// Bytes of a block at most. If blocks differ, one has a third of that at least: too much to come with the arrival.
 const SIZES: [usize; 3] = [3300, 4096, 6144];
@@ -23,7 +23,7 @@ fn terms(world: usize, crowd: bool) -> Terms {
 fn is_for_kernel(kind: Kind, world: usize) -> bool {
     match kind {
         Kind::Scatter { .. } | Kind::AllToAll { .. } => true,
-        Kind::AllGather { .. } | Kind::Gather { .. } | Kind::Exscan => world == 2,
+        Kind::AllGather { .. } | Kind::Gather { .. } | Kind::Exscan | Kind::Broadcast { .. } => world == 2,
         _ => false,
     }
 }
@@ -32,7 +32,9 @@ fn is_for_kernel(kind: Kind, world: usize) -> bool {
 fn steps(world: usize) -> Vec<Step> {
     let mut steps = Vec::new();
     for (k, size) in SIZES.into_iter().enumerate() {
-        for (j, kind) in Kind::family(k % world).into_iter().enumerate() {
+        let root = k % world;
+        let kinds = [Kind::family(root), vec![Kind::Broadcast { root }]].concat();
+        for (j, kind) in kinds.into_iter().enumerate() {
             let dtype = [DType::UInt8, DType::Int32, DType::Float32, DType::Float64][(k + j) % 4];
             for lengths in [Lengths::Even, Lengths::Uneven] {
                 steps.push(Step::new(kind, dtype, lengths(size / dtype.size())));
@@ -84,6 +86,36 @@ fn private_arrays_are_read_where_they_lie() {
     every_world(|rank| {
         let count = play(rank, |_, _| ())?;
         assert_eq!(count, expected(rank.world));
+        Ok(())
+    });
+}
+
+#[test]
+fn of_two_ranks_one_that_would_idle_stages_what_is_short_or_long() {
+    const LEAST: usize = 2048;
+    let tuning = Tuning { chunk: 4 * LEAST, round: 1024, symmetric: NEVER, kernel: LEAST };
+    let terms = Terms { world: 2, crowd: false, tuning, heap: 1 << 20 };
+    let ring = terms.ring();
+    let everything = LEAST..usize::MAX;
+    host::run("bounds".into(), terms, move |rank| {
+        let cases = [
+            (Kind::Broadcast { root: 1 }, 2 * LEAST + 1..ring / 2 + 1),
+            (Kind::Gather { root: 1, certain: true }, LEAST + 1..ring / 8 + 1),
+            (Kind::AllGather { certain: true }, everything.clone()),
+            (Kind::Exscan, everything.clone()),
+            (Kind::Scatter { root: 0 }, everything.clone()),
+            (Kind::AllToAll { certain: true }, everything.clone()),
+        ];
+        let mut sequence = 1;
+        for (kind, span) in cases {
+            let edges = [span.start, span.end.min(5 * ring)].into_iter().flat_map(|edge| [edge - 1, edge, edge + 1]);
+            for bytes in edges {
+                let before = operations(rank);
+                rank.play(sequence, &Step::new(kind, DType::UInt8, Lengths::Even(bytes)))?;
+                assert_eq!(operations(rank) - before, u64::from(span.contains(&bytes)), "{kind:?}, {bytes} bytes");
+                sequence += 1;
+            }
+        }
         Ok(())
     });
 }

@@ -11,8 +11,8 @@ import pytest
 import arx
 from arx.testing import run_ranks
 
-# Of float32, around the sizes from which on the kernel is asked, and more than one piece of its reading.
-COUNTS = (8191, 8192, 16_384, 100_003, 600_001)
+# Of float32, around the sizes between which the kernel is asked, and more than one piece of its reading.
+COUNTS = (8191, 8192, 16_384, 16_385, 100_003, 1_200_001)
 NOBODY = 65534
 PR_SET_DUMPABLE = 4
 
@@ -30,6 +30,10 @@ def check_moves(group, count):
         oracle.check(firsts if got is None else got, firsts, f"gather to {root}, {case}")
         sent = parts[root] if me == root else None
         oracle.check(arx.scatter(sent, root, group=group), parts[root][mine], f"scatter from {root}, {case}")
+    for root in range(p):
+        x = parts[me][:count].copy()
+        arx.broadcast(x, root, group=group)
+        oracle.check(x, parts[root][:count], f"broadcast from {root}, {case}")
     x = parts[me][:count].copy()
     arx.exscan(x, out=(after := np.zeros_like(x)), group=group)
     if me > 0:
@@ -46,7 +50,7 @@ def moves(counts):
 @pytest.mark.parametrize("tune", [None, "kernel=off", "kernel=1", "kernel=1,cores=1"])
 @pytest.mark.parametrize("p", [2, 3, 4, 5])
 def test_moving(p, tune):
-    run_ranks(moves, p, COUNTS[:4], env={"ARX_TUNE": tune})
+    run_ranks(moves, p, COUNTS[:5], env={"ARX_TUNE": tune})
 
 
 def test_more_than_a_piece_at_once():
@@ -58,7 +62,7 @@ def in_groups():
         evens, odds = world.new_group([0, 2, 4]), world.new_group([3, 1])
         for group in (evens, odds, world):
             if group is not None:
-                for count in COUNTS[2:4]:
+                for count in COUNTS[3:5]:
                     check_moves(group, count)
 
 

@@ -1,7 +1,8 @@
-//! The rest of the family, as one collective: what a rank shows the others, and what it takes of what they show.
+//! All collectives but all-reduce as one: what a rank shows the others, and what it takes of what they show.
 //!
 //! ```text
 //!                   shows                            takes
+//! broadcast         root: its array                  the others: root's array
 //! all_gather        its block, to all                a block from each
 //! gather            its block, unless it is root     root: a block from each
 //! scatter           root: a block to each            a block from root
@@ -136,6 +137,17 @@ impl<'a> Deal<'a> {
         }
     }
 
+    /// `array` becomes what it is on `root`.
+    pub fn broadcast(me: usize, root: usize, array: Bytes<'a>) -> Deal<'a> {
+        let whole = Blocks::Even { len: array.len(), count: 1 };
+        let (show, take) = match me == root {
+            true => (Some(array), Take::Nothing),
+            false => (None, Take::Blocks { dst: array, blocks: whole, from: root..root + 1 }),
+        };
+        let size = Size::Known(array.len());
+        Deal { show, cut: None, take, own: array, size, ask: false, rooted: true, moves: true, push: None }
+    }
+
     /// `dst` = this rank's block of what `root` has in `src`.
     pub fn scatter(me: usize, root: usize, blocks: Blocks<'a>, (dst, src): (Bytes<'a>, Bytes<'a>)) -> Deal<'a> {
         let whole = Blocks::Even { len: dst.len(), count: 1 };
@@ -262,9 +274,13 @@ impl<'a> Deal<'a> {
         self.cut.map_or(1, |cut| cut.count()) * longest
     }
 
-    /// Whether rank `me` takes its own block and nothing else.
-    pub(super) fn takes_own_only(&self, me: usize) -> bool {
-        matches!(&self.take, Take::Blocks { from, .. } if *from == (me..me + 1))
+    /// Whether rank `me` writes to its array, but nothing that others show.
+    pub(super) fn takes_from_nobody(&self, me: usize) -> bool {
+        match &self.take {
+            Take::Blocks { from, .. } => *from == (me..me + 1),
+            Take::Identity { .. } => true,
+            Take::Nothing | Take::Combined { .. } => false,
+        }
     }
 
     /// Whether this rank overwrites what it shows while others read it.

@@ -56,11 +56,10 @@ impl Direct {
     /// This rank's part in a collective.
     pub fn deal(&mut self, turn: &Turn, wait: &mut Wait<'_>, deal: &Deal<'_>) -> Result<Dealt, Stop> {
         let lines = goes_by_lines(turn, deal);
-        self.boards
-            .of(self.me)
-            .arrival(turn.sequence)
-            .head
-            .set_length(deal.size.bytes() | if deal.ask { ASK } else { 0 });
+        if !matches!(deal.size, Size::Known(_)) {
+            let length = deal.size.bytes() | if deal.ask { ASK } else { 0 };
+            self.boards.of(self.me).arrival(turn.sequence).head.set_length(length);
+        }
         if lines {
             self.show_lines(turn, deal);
         } else {

@@ -20,7 +20,6 @@
 //! to give up, and leaves to the communicator what to say then.
 
 pub mod board;
-mod broadcast;
 mod by_kernel;
 mod calibrate;
 mod crowd;
@@ -185,6 +184,21 @@ impl Direct {
                 self.all_reduce_crowd_ring(turn, wait, reducer, dst, src)
             }
             _ => self.all_reduce_large(turn, wait, reducer, dst, src),
+        }
+    }
+
+    /// `array` becomes what it is on `root`.
+    pub fn broadcast(
+        &mut self,
+        turn: &Turn,
+        wait: &mut Wait<'_>,
+        root: usize,
+        array: Bytes<'_>,
+    ) -> Result<Verdict, Stop> {
+        match self.deal(turn, wait, &Deal::broadcast(self.me, root, array))? {
+            Dealt::Done => Ok(Verdict::Agreed),
+            Dealt::Differs => Ok(Verdict::Differs),
+            Dealt::Uneven(_) => unreachable!("ranks agree on the length of whole arrays"),
         }
     }
 

@@ -62,8 +62,8 @@ impl Direct {
         deal: &Deal<'_>,
         longest: usize,
     ) -> Result<(), Stop> {
-        // A root that has nothing to take but its own block would keep the others waiting with it.
-        let late = deal.takes_own_only(self.me);
+        // A root that takes nothing of the others would keep them waiting with what it does for itself.
+        let late = deal.takes_from_nobody(self.me);
         let mut position = self.position;
         let mut staged = self.slices(deal, 0, position, longest);
         if let Some(first) = &staged

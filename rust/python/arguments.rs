@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
 
 use super::arrays::{Array, Kind};
 use crate::communicator::{Algorithm, tuple};
@@ -48,6 +49,12 @@ pub fn seconds(s: f64) -> PyResult<Duration> {
 
 /// A rank of a group of `size`.
 pub fn root(value: &Bound<'_, PyAny>, size: u32) -> PyResult<u32> {
+    // Nearly all callers pass a plain number, which need not be asked for one.
+    if value.is_exact_instance_of::<PyInt>()
+        && let Some(rank) = value.extract::<u32>().ok().filter(|rank| *rank < size)
+    {
+        return Ok(rank);
+    }
     let number = value.call_method0("__index__").map_err(|_| wrong_type("root", "an integer", value))?;
     let rank = number.extract::<u32>().ok().filter(|r| *r < size);
     rank.ok_or_else(|| {

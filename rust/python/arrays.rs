@@ -176,7 +176,9 @@ impl<'py> Array<'py> {
     /// For a call that outlives this one.
     pub fn hold(self) -> Held {
         let Array { data, item, contiguous, .. } = self;
-        let (shape, strides) = (self.shape().to_vec(), self.strides().to_vec());
+        // Where nothing is between the elements, nobody asks for the strides.
+        let strides = if contiguous { Vec::new() } else { self.strides().to_vec() };
+        let shape = self.shape().to_vec();
         let keeper = match self._owner {
             Owner::Interface(interface) => Keeper::Object(interface.into_owner().unbind()),
             Owner::Object(object) => Keeper::Object(object.unbind()),

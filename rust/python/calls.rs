@@ -69,21 +69,44 @@ fn same_shape<'py>(x: &Any<'py>, input: &Array<'py>, out: Option<&Any<'py>>) -> 
     Ok((!same).then_some(found))
 }
 
+/// Whose arrays are combined, and who gets an array as long as its own.
+#[derive(Clone, Copy)]
+pub enum Which<'a, 'py> {
+    All,
+    /// The root alone, a rank of the group.
+    Root(Option<&'a Any<'py>>),
+    UpToMine,
+    BeforeMine,
+}
+
+impl Which<'_, '_> {
+    #[inline]
+    pub fn collective(self, group: &Group, op: Option<&Any<'_>>) -> PyResult<Collective> {
+        let root = if let Which::Root(root) = self { root_of(root, group)? } else { 0 };
+        let op = op_of(op)?;
+        if op == ReduceOp::Avg && matches!(self, Which::UpToMine | Which::BeforeMine) {
+            return Err(PyValueError::new_err("op 'avg' of some of the ranks is not defined: use 'sum' and divide"));
+        }
+        Ok(match self {
+            Which::All => Collective::AllReduce(op),
+            Which::Root(_) => Collective::Reduce { op, root },
+            Which::UpToMine => Collective::Scan(op),
+            Which::BeforeMine => Collective::Exscan(op),
+        })
+    }
+}
+
 /// A reduction of which every rank (or the root) gets an array as long as its own.
 pub fn combine<'py>(
     group: &Group,
-    collective: impl FnOnce(ReduceOp) -> Collective,
+    which: Which<'_, 'py>,
     (x, op, out): (&Any<'py>, Option<&Any<'py>>, Option<&Any<'py>>),
     options: &Options<'py>,
 ) -> PyResult<Task> {
-    let op = op_of(op)?;
-    let collective = collective(op);
-    if matches!(collective, Collective::Scan(ReduceOp::Avg) | Collective::Exscan(ReduceOp::Avg)) {
-        return Err(PyValueError::new_err("op 'avg' of some of the ranks is not defined: use 'sum' and divide"));
-    }
+    let collective = which.collective(group, op)?;
     let checked = options.check(group.algorithm())?;
     let input = Array::of(x)?;
-    reducible(&input, op)?;
+    reducible(&input, collective.op().unwrap_or(ReduceOp::Sum))?;
     group.serves(checked.algorithm(), input.len())?;
     let what = checked.what(collective, input.kind.clone(), input.shape());
     if let Collective::Reduce { root, .. } = collective
@@ -95,15 +118,6 @@ pub fn combine<'py>(
     let object = out.unwrap_or(x);
     let dst = found.map_or(Target::InPlace, |found| Target::Array(found.hold()));
     Ok(Task::reading(what, Some(input)).into(dst, object))
-}
-
-pub fn reduce<'py>(
-    group: &Group,
-    (x, root, op, out): (&Any<'py>, Option<&Any<'py>>, Option<&Any<'py>>, Option<&Any<'py>>),
-    options: &Options<'py>,
-) -> PyResult<Task> {
-    let root = root_of(root, group)?;
-    combine(group, |op| Collective::Reduce { op, root }, (x, op, out), options)
 }
 
 pub fn broadcast<'py>(

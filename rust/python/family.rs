@@ -3,11 +3,11 @@
 use pyo3::prelude::*;
 
 use super::axes;
-use super::calls;
+use super::calls::{self, Which};
 use super::group::Group;
 use super::options::Options;
+use super::reduce::Reduce;
 use super::world;
-use crate::communicator::Collective;
 
 type Any<'py> = Bound<'py, PyAny>;
 
@@ -46,7 +46,7 @@ pub fn reduce<'py>(
 ) -> PyResult<Py<PyAny>> {
     let slf = &world::resolve(py, group)?;
     let options = Options { algo, timeout, name, later: async_op, ..Options::default() };
-    Group::call(slf, async_op, |group| calls::reduce(group, (&x, root.as_ref(), op.as_ref(), out.as_ref()), &options))
+    Group::combine_some(slf, Which::Root(root.as_ref()), Reduce { x, op, out, options }).map(Bound::unbind)
 }
 
 /// Join the arrays of all ranks, in rank order, along one axis; every rank holds the result.
@@ -271,9 +271,7 @@ pub fn scan<'py>(
 ) -> PyResult<Py<PyAny>> {
     let slf = &world::resolve(py, group)?;
     let options = Options::new(timeout, name, async_op);
-    Group::call(slf, async_op, |group| {
-        calls::combine(group, Collective::Scan, (&x, op.as_ref(), out.as_ref()), &options)
-    })
+    Group::combine_some(slf, Which::UpToMine, Reduce { x, op, out, options }).map(Bound::unbind)
 }
 
 /// Combine `x` element by element over all ranks before this one.
@@ -306,7 +304,5 @@ pub fn exscan<'py>(
 ) -> PyResult<Py<PyAny>> {
     let slf = &world::resolve(py, group)?;
     let options = Options::new(timeout, name, async_op);
-    Group::call(slf, async_op, |group| {
-        calls::combine(group, Collective::Exscan, (&x, op.as_ref(), out.as_ref()), &options)
-    })
+    Group::combine_some(slf, Which::BeforeMine, Reduce { x, op, out, options }).map(Bound::unbind)
 }

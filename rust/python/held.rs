@@ -22,6 +22,7 @@ pub struct Held {
     data: *mut u8,
     item: usize,
     shape: Vec<usize>,
+    /// Of an array that is packed.
     strides: Vec<isize>,
     len: usize,
     /// Where its elements are during a call if they do not lie one behind the other.

@@ -3,12 +3,11 @@
 use pyo3::prelude::*;
 
 use super::axes;
-use super::calls;
+use super::calls::{self, Which};
 use super::explanation::Explanation;
 use super::group::Group;
 use super::options::Options;
 use super::reduce::Reduce;
-use crate::communicator::Collective;
 
 type Any<'py> = Bound<'py, PyAny>;
 
@@ -80,9 +79,7 @@ impl Group {
         async_op: bool,
     ) -> PyResult<Py<PyAny>> {
         let options = Options { algo, timeout, name, later: async_op, ..Options::default() };
-        Group::call(slf, async_op, |group| {
-            calls::reduce(group, (&x, root.as_ref(), op.as_ref(), out.as_ref()), &options)
-        })
+        Group::combine_some(slf, Which::Root(root.as_ref()), Reduce { x, op, out, options }).map(Bound::unbind)
     }
 
     /// As the function `arx.all_gather`, in this group.
@@ -182,9 +179,7 @@ impl Group {
         async_op: bool,
     ) -> PyResult<Py<PyAny>> {
         let options = Options::new(timeout, name, async_op);
-        Group::call(slf, async_op, |group| {
-            calls::combine(group, Collective::Scan, (&x, op.as_ref(), out.as_ref()), &options)
-        })
+        Group::combine_some(slf, Which::UpToMine, Reduce { x, op, out, options }).map(Bound::unbind)
     }
 
     /// As the function `arx.exscan`, in this group.
@@ -199,8 +194,6 @@ impl Group {
         async_op: bool,
     ) -> PyResult<Py<PyAny>> {
         let options = Options::new(timeout, name, async_op);
-        Group::call(slf, async_op, |group| {
-            calls::combine(group, Collective::Exscan, (&x, op.as_ref(), out.as_ref()), &options)
-        })
+        Group::combine_some(slf, Which::BeforeMine, Reduce { x, op, out, options }).map(Bound::unbind)
     }
 }

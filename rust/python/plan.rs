@@ -4,13 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 
-use super::calls;
+use super::calls::{self, Which};
 use super::group::{Group, LONG, perform};
 use super::options::Options;
 use super::reduce;
 use super::task::Task;
 use super::world;
-use crate::communicator::Collective;
 use crate::progress::Job;
 
 type Any<'py> = Bound<'py, PyAny>;
@@ -69,7 +68,7 @@ pub fn plan_all_reduce<'py>(
 ) -> PyResult<Plan> {
     let options = Options { algo, timeout, name, ..Options::default() };
     let group = world::resolve(x.py(), group)?;
-    let mut task = calls::combine(group.get(), Collective::AllReduce, (&x, op.as_ref(), out.as_ref()), &options)?;
+    let mut task = calls::combine(group.get(), Which::All, (&x, op.as_ref(), out.as_ref()), &options)?;
     if let Some(compression) = compression {
         task = task.with(reduce::planned(&group, (&x, op.as_ref()), &compression, options.name.as_ref())?);
     }

@@ -1,4 +1,5 @@
-//! `all_reduce`, which most programs call most often: checked and done without a copy of what was passed.
+//! Reductions of whole arrays, `all_reduce` above all, which most programs call most often: checked and done without a copy of
+//! what was passed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,15 +10,17 @@ use pyo3::types::{PyDict, PyString};
 
 use super::arguments;
 use super::arrays::{Array, Packed};
-use super::calls;
+use super::calls::{self, Which};
 use super::coalescing;
 use super::compression::{PyCodec, PyFeedback};
 use super::explanation::Explanation;
 use super::group::{Group, LONG, perform};
 use super::options::Options;
+use crate::blocks::Blocks;
 use crate::codec::Feedback;
-use crate::communicator::{Algorithm, Call, Collective, Communicator, Compression};
+use crate::communicator::{Algorithm, Call, Collective, Communicator, Compression, Cut};
 use crate::dtype::ReduceOp;
+use crate::error::Result;
 use crate::kernels::Bytes;
 use crate::wait::Host;
 
@@ -31,43 +34,64 @@ pub struct Reduce<'py> {
 
 /// The same, checked.
 struct Reduction<'a, 'py> {
-    op: ReduceOp,
+    collective: Collective,
     input: Array<'py>,
-    /// None: in place.
-    output: Option<Array<'py>>,
+    output: Output<'py>,
     algorithm: Algorithm,
     timeout: Option<Duration>,
     name: Option<&'a str>,
 }
 
+/// Where the result goes.
+enum Output<'py> {
+    InPlace,
+    Array(Array<'py>),
+    /// This rank gets none.
+    Nowhere,
+}
+
 impl<'py> Reduce<'py> {
     #[inline]
-    fn check(&self, group: &Group) -> PyResult<Reduction<'_, 'py>> {
+    fn check(&self, which: Which<'_, 'py>, group: &Group) -> PyResult<Reduction<'_, 'py>> {
         let Options { algo, timeout, name, .. } = &self.options;
-        let op = self.op.as_ref().map_or(Ok(ReduceOp::Sum), arguments::operation)?;
+        let collective = which.collective(group, self.op.as_ref())?;
         let timeout = arguments::timeout(timeout.as_ref())?;
         let name = arguments::text("name", name.as_ref())?;
         let algorithm = arguments::algorithm(algo.as_ref(), group.algorithm())?;
         let input = Array::of(&self.x)?;
-        arguments::reducible(&input, op)?;
+        arguments::reducible(&input, collective.op().unwrap_or(ReduceOp::Sum))?;
         group.serves(algorithm, input.len())?;
+        let output = match collective {
+            Collective::Reduce { root, .. } if root != group.rank() => Output::Nowhere,
+            _ => self.output(&input)?,
+        };
+        Ok(Reduction { collective, input, output, algorithm, timeout, name })
+    }
+
+    #[inline]
+    fn output(&self, input: &Array<'py>) -> PyResult<Output<'py>> {
         let output = match &self.out {
-            None => None,
+            None => Output::InPlace,
             Some(out) => {
                 let output = arguments::output(out)?;
-                (!arguments::same_memory(&self.x, &input, out, &output)?).then_some(output)
+                match arguments::same_memory(&self.x, input, out, &output)? {
+                    true => Output::InPlace,
+                    false => Output::Array(output),
+                }
             }
         };
-        let (written, what) = output.as_ref().map_or((&input, "the array"), |output| (output, "out"));
-        arguments::writeable(written, what)?;
-        Ok(Reduction { op, input, output, algorithm, timeout, name })
+        match &output {
+            Output::Array(output) => arguments::writeable(output, "out")?,
+            _ => arguments::writeable(input, "the array")?,
+        }
+        Ok(output)
     }
 }
 
-impl Reduction<'_, '_> {
+impl<'py> Reduction<'_, 'py> {
     fn call(&self) -> Call<'_> {
         Call {
-            collective: Collective::AllReduce(self.op),
+            collective: self.collective,
             element: self.input.kind.element(),
             shape: self.input.shape(),
             counts: &[],
@@ -77,6 +101,36 @@ impl Reduction<'_, '_> {
             timeout: self.timeout,
         }
     }
+
+    /// What the result is written to, if this rank gets one.
+    #[inline]
+    fn written(&self) -> Option<&Array<'py>> {
+        match &self.output {
+            Output::InPlace => Some(&self.input),
+            Output::Array(output) => Some(output),
+            Output::Nowhere => None,
+        }
+    }
+}
+
+#[inline]
+fn run(
+    communicator: &mut Communicator,
+    call: &Call<'_>,
+    feedback: Option<&Mutex<Feedback>>,
+    (dst, src): (Bytes<'_>, Bytes<'_>),
+    host: &mut dyn Host,
+) -> Result<()> {
+    if call.compression.is_some() {
+        let mut feedback = feedback.map(|feedback| feedback.lock().unwrap_or_else(PoisonError::into_inner));
+        return communicator.all_reduce_compressed(call, feedback.as_deref_mut(), (dst, src), host);
+    }
+    if let Collective::AllReduce(_) = call.collective {
+        return communicator.all_reduce(call, dst, src, host);
+    }
+    let whole = Blocks::Even { len: src.len(), count: 1 };
+    // Ranks agree on the length of whole arrays: no others come back.
+    communicator.collect(call, &Cut::new(whole, whole), (dst, src), host).map(|_| ())
 }
 
 /// A codec of the core, and what it has left out of earlier calls.
@@ -152,42 +206,55 @@ impl Group {
         if request.options.later {
             let Reduce { x, op, out, options } = &request;
             let arrays = (x, op.as_ref(), out.as_ref());
-            let work = Group::call(slf, true, |group| calls::combine(group, Collective::AllReduce, arrays, options))?;
+            let work = Group::call(slf, true, |group| calls::combine(group, Which::All, arrays, options))?;
             return Ok(work.into_bound(slf.py()));
         }
-        slf.get().reduce_now(slf.py(), request, None)
+        slf.get().reduce_now(slf.py(), Which::All, request, None)
+    }
+
+    /// A reduction of which not every rank gets everything.
+    pub fn combine_some<'py>(
+        slf: &Bound<'py, Group>,
+        which: Which<'_, 'py>,
+        request: Reduce<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if request.options.later {
+            let Reduce { x, op, out, options } = &request;
+            let arrays = (x, op.as_ref(), out.as_ref());
+            let work = Group::call(slf, true, |group| calls::combine(group, which, arrays, options))?;
+            return Ok(work.into_bound(slf.py()));
+        }
+        slf.get().reduce_now(slf.py(), which, request, None)
     }
 
     #[inline]
     fn reduce_now<'py>(
         &self,
         py: Python<'py>,
+        which: Which<'_, 'py>,
         request: Reduce<'py>,
         coding: Option<Coding>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let mut communicator = self.enter(py)?;
-        let r = self.checked(py, &mut communicator, || request.check(self))?;
+        let r = self.checked(py, &mut communicator, || request.check(which, self))?;
         let call = Call { compression: coding.as_ref().map(|(codec, _)| *codec), ..r.call() };
-        let run = |communicator: &mut Communicator, dst: Bytes<'_>, src: Bytes<'_>, host: &mut dyn Host| match &coding {
-            None => communicator.all_reduce(&call, dst, src, host),
-            Some((_, feedback)) => {
-                let mut feedback = feedback.as_ref().map(|f| f.lock().unwrap_or_else(PoisonError::into_inner));
-                communicator.all_reduce_compressed(&call, feedback.as_deref_mut(), (dst, src), host)
-            }
-        };
-        let written = r.output.as_ref().unwrap_or(&r.input);
+        let feedback = coding.as_ref().and_then(|(_, feedback)| feedback.as_deref());
+        let written = r.written();
         let long = r.input.len() > LONG;
-        if r.input.contiguous && written.contiguous {
-            let (dst, src) = (written.bytes(), r.input.bytes());
-            perform(py, long, |host| run(&mut communicator, dst, src, host))?;
+        if r.input.contiguous && written.is_none_or(|written| written.contiguous) {
+            let arrays = (written.map_or(&[] as Bytes<'_>, Array::bytes), r.input.bytes());
+            perform(py, long, |host| run(&mut communicator, &call, feedback, arrays, host))?;
         } else {
             let packed = Packed::of(&r.input);
             let both = packed.bytes();
-            perform(py, long, |host| run(&mut communicator, both, both, host))?;
-            packed.unpack(written.view());
+            perform(py, long, |host| run(&mut communicator, &call, feedback, (both, both), host))?;
+            if let Some(written) = written {
+                packed.unpack(written.view());
+            }
         }
+        let answers = written.is_some();
         drop(r);
-        Ok(request.out.unwrap_or(request.x))
+        Ok(if answers { request.out.unwrap_or(request.x) } else { py.None().into_bound(py) })
     }
 
     /// What `arx.compression` makes of the arguments: a codec of the core, what is left of earlier calls, and the array to be sent;
@@ -203,10 +270,10 @@ impl Group {
         // What was clipped is another array: the result goes where it would have gone.
         let out = if source.is(&x) { out } else { Some(out.unwrap_or(x)) };
         if !options.later {
-            return group.reduce_now(py, Reduce { x: source, op, out, options }, Some(coding));
+            return group.reduce_now(py, Which::All, Reduce { x: source, op, out, options }, Some(coding));
         }
         let work = Group::call(slf, true, |group| {
-            let task = calls::combine(group, Collective::AllReduce, (&source, op.as_ref(), out.as_ref()), &options)?;
+            let task = calls::combine(group, Which::All, (&source, op.as_ref(), out.as_ref()), &options)?;
             Ok(task.with(coding))
         })?;
         Ok(work.into_bound(py))
@@ -226,9 +293,9 @@ impl Group {
         };
         let codec = codec.map(|codec| codec.0);
         let request = Reduce { x, op, out: None, options };
-        let r = request.check(group)?;
+        let r = request.check(Which::All, group)?;
         if codec.is_some() {
-            arguments::compressible(&r.input, r.op)?;
+            arguments::compressible(&r.input, r.collective.op().unwrap_or(ReduceOp::Sum))?;
         }
         let packed = (!r.input.contiguous).then(|| Packed::of(&r.input));
         let bytes = packed.as_ref().map_or_else(|| r.input.bytes(), Packed::bytes);
