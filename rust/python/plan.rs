@@ -55,6 +55,7 @@ impl Plan {
 ///
 /// MPI: MPI_Allreduce_init (MPI 4.1, section 6.13).
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "what users may pass")]
 #[pyo3(signature = (x, op = None, *, out = None, group = None, compression = None, algo = None, timeout = None, name = None))]
 pub fn plan_all_reduce<'py>(
     x: Any<'py>,
