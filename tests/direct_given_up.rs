@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use arx::blocks::Blocks;
-use arx::direct::{Algorithm, Deal, Dealt, Direct, NEVER, Tuning, Turn, Verdict};
+use arx::direct::{Algorithm, Control, Deal, Dealt, Direct, NEVER, Tuning, Turn, Verdict};
 use arx::dtype::{DType, ReduceOp};
 use arx::kernels::Bytes;
 use arx::wait::{Host, Patience, Plain, Stop, Wait, raise};
@@ -78,17 +78,16 @@ fn turn(algorithm: Algorithm) -> Turn {
     Turn { sequence: 1, fingerprint: 5, algorithm }
 }
 
+fn waiting<'a>(control: &'a Control, gone: &'a dyn Fn() -> bool, limit: Duration, host: &'a mut dyn Host) -> Wait<'a> {
+    Wait { bell: &control.bell, alarm: &control.alarm, gone, patience: Patience { spin: Duration::ZERO, limit }, host }
+}
+
 fn give_up(rank: &mut Rank<'_>, stage: &Stage, work: Work, (dst, src): (Bytes<'_>, Bytes<'_>)) {
     let boards = rank.direct.boards().clone();
     let control = boards.control();
     await_flag(&stage.waits);
-    let mut wait = Wait {
-        bell: &control.bell,
-        alarm: &control.alarm,
-        gone: &|| false,
-        patience: Patience { spin: Duration::ZERO, limit: Duration::from_millis(100) },
-        host: &mut Plain,
-    };
+    let (stays, mut plain) = (|| false, Plain);
+    let mut wait = waiting(control, &stays, Duration::from_millis(100), &mut plain);
     assert_eq!(work(&mut rank.direct, &turn(Algorithm::Auto), &mut wait, dst, src), Err(Stop::Timeout));
     stage.left.store(true, Ordering::SeqCst);
     raise(&control.alarm, &control.bell);
@@ -114,13 +113,8 @@ fn come_late(rank: &mut Rank<'_>, stage: &Stage, early: bool, work: Work, (dst, 
             thread::yield_now();
         }
     }
-    let mut wait = Wait {
-        bell: &control.bell,
-        alarm: &control.alarm,
-        gone: &gone,
-        patience: Patience { spin: Duration::ZERO, limit: Duration::MAX },
-        host: &mut Slow(stage),
-    };
+    let mut slow = Slow(stage);
+    let mut wait = waiting(control, &gone, Duration::MAX, &mut slow);
     let ended = work(&mut rank.direct, &turn(Algorithm::Auto), &mut wait, dst, src);
     assert_eq!(ended, Err(Stop::Gone), "its array holds what rank 0 wrote over what it had brought");
 }

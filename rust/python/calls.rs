@@ -106,7 +106,7 @@ pub fn combine<'py>(
     let collective = which.collective(group, op)?;
     let checked = options.check(group.algorithm())?;
     let input = Array::of(x)?;
-    reducible(&input, collective.op().unwrap_or(ReduceOp::Sum))?;
+    reducible(&input, collective.op().expect("all of these combine"))?;
     group.serves(checked.algorithm(), input.len())?;
     let what = checked.what(collective, input.kind.clone(), input.shape());
     if let Collective::Reduce { root, .. } = collective

@@ -59,7 +59,7 @@ impl<'py> Reduce<'py> {
         let name = arguments::text("name", name.as_ref())?;
         let algorithm = arguments::algorithm(algo.as_ref(), group.algorithm())?;
         let input = Array::of(&self.x)?;
-        arguments::reducible(&input, collective.op().unwrap_or(ReduceOp::Sum))?;
+        arguments::reducible(&input, collective.op().expect("all of these combine"))?;
         group.serves(algorithm, input.len())?;
         let output = match collective {
             Collective::Reduce { root, .. } if root != group.rank() => Output::Nowhere,
@@ -173,12 +173,15 @@ fn prepare<'py>(
     if prepared.is_callable() {
         return Ok(Prepared::Python(prepared));
     }
-    let (codec, feedback, source): (Found<'py>, Kept<'py>, Bound<'py, PyAny>) = prepared.extract()?;
-    Ok(Prepared::Core((codec.0, feedback.map(|feedback| feedback.share())), source))
+    let (codec, feedback, source): (PyRef<'py, PyCodec>, Kept<'py>, Bound<'py, PyAny>) = prepared.extract()?;
+    Ok(Prepared::Core(coding(&codec, feedback), source))
 }
 
-type Found<'py> = PyRef<'py, PyCodec>;
 type Kept<'py> = Option<PyRef<'py, PyFeedback>>;
+
+fn coding(codec: &PyCodec, feedback: Kept<'_>) -> Coding {
+    (codec.0, feedback.map(|feedback| feedback.share()))
+}
 
 /// The same for a call that is prepared once and done often.
 pub fn planned<'py>(
@@ -189,8 +192,8 @@ pub fn planned<'py>(
 ) -> PyResult<Coding> {
     arguments::compressible(&Array::of(x)?, op.map_or(Ok(ReduceOp::Sum), arguments::operation)?)?;
     let prepared = x.py().import("arx.compression")?.call_method1("_of_plan", (group, compression, name))?;
-    let (codec, feedback): (Found<'py>, Kept<'py>) = prepared.extract()?;
-    Ok((codec.0, feedback.map(|feedback| feedback.share())))
+    let (codec, feedback): (PyRef<'py, PyCodec>, Kept<'py>) = prepared.extract()?;
+    Ok(coding(&codec, feedback))
 }
 
 impl Group {
@@ -203,16 +206,11 @@ impl Group {
         if request.options.compression.is_some() {
             return Group::combine_compressed(slf, request);
         }
-        if request.options.later {
-            let Reduce { x, op, out, options } = &request;
-            let arrays = (x, op.as_ref(), out.as_ref());
-            let work = Group::call(slf, true, |group| calls::combine(group, Which::All, arrays, options))?;
-            return Ok(work.into_bound(slf.py()));
-        }
-        slf.get().reduce_now(slf.py(), Which::All, request, None)
+        Group::combine_some(slf, Which::All, request)
     }
 
-    /// A reduction of which not every rank gets everything.
+    /// The same, as it was asked for: at once and alone, or later.
+    #[inline]
     pub fn combine_some<'py>(
         slf: &Bound<'py, Group>,
         which: Which<'_, 'py>,
@@ -295,7 +293,7 @@ impl Group {
         let request = Reduce { x, op, out: None, options };
         let r = request.check(Which::All, group)?;
         if codec.is_some() {
-            arguments::compressible(&r.input, r.collective.op().unwrap_or(ReduceOp::Sum))?;
+            arguments::compressible(&r.input, r.collective.op().expect("all of these combine"))?;
         }
         let packed = (!r.input.contiguous).then(|| Packed::of(&r.input));
         let bytes = packed.as_ref().map_or_else(|| r.input.bytes(), Packed::bytes);
