@@ -1,6 +1,7 @@
 """Ranks that are started once and used by many tests."""
 
 import contextlib
+import signal
 
 import hypothesis
 import pytest
@@ -13,6 +14,10 @@ from arx.testing import Ranks
 # A group of ranks on a busy machine has no predictable pace; a hang is what the watchdog of the ranks is for.
 hypothesis.settings.register_profile("arx", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("arx")
+
+# What a shell starts in the background ignores Ctrl-C, and so would all ranks.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use super::exporters;
-use super::held::{Held, Keeper};
+use super::held::{Held, Keeper, Shape};
 use super::interface::Interface;
 use super::strided::{self, View};
 use crate::communicator::Element;
@@ -174,17 +174,17 @@ impl<'py> Array<'py> {
     }
 
     /// For a call that outlives this one.
+    #[inline]
     pub fn hold(self) -> Held {
         let Array { data, item, contiguous, .. } = self;
-        // Where nothing is between the elements, nobody asks for the strides.
-        let strides = if contiguous { Vec::new() } else { self.strides().to_vec() };
-        let shape = self.shape().to_vec();
+        // Both may lie in what the owner holds only until it is taken apart.
+        let (shape, strides) = (Shape::from_slice(self.shape()), (!contiguous).then(|| self.strides().to_vec()));
         let keeper = match self._owner {
             Owner::Interface(interface) => Keeper::Object(interface.into_owner().unbind()),
             Owner::Object(object) => Keeper::Object(object.unbind()),
             Owner::Buffer(buffer) => Keeper::Buffer(buffer),
         };
-        Held::new(data, item, (shape, strides), contiguous, keeper)
+        Held::new(data, item, (shape, strides), keeper)
     }
 
     pub fn count(&self) -> usize {

@@ -33,6 +33,7 @@ pub fn gather<'py>(
 }
 
 /// With the axis that is joined in front; the core knows no other.
+#[inline]
 fn along<'py>(
     group: &Group,
     root: Option<u32>,

@@ -17,6 +17,7 @@ type Any<'py> = Bound<'py, PyAny>;
 
 impl Task {
     /// Of a call that reads `src`, in the form of one that has no result here.
+    #[inline]
     fn reading(what: What, src: Option<Array<'_>>) -> Task {
         let len = src.as_ref().map_or(0, Array::len);
         Task {
@@ -42,6 +43,7 @@ impl Task {
     }
 
     /// Where the result goes, and what the caller gets.
+    #[inline]
     fn into(mut self, dst: Target, object: &Any<'_>) -> Task {
         self.dst = dst;
         self.answer = Answer::Object(object.clone().unbind());
@@ -120,6 +122,7 @@ pub fn combine<'py>(
     Ok(Task::reading(what, Some(input)).into(dst, object))
 }
 
+#[inline]
 pub fn broadcast<'py>(
     group: &Group,
     (x, root): (&Any<'py>, Option<&Any<'py>>),
@@ -173,6 +176,7 @@ fn wrong_rows(out: &Array<'_>, expected: usize, like: &[usize]) -> PyErr {
 }
 
 /// `all_gather`, or `gather` to `root`.
+#[inline]
 pub fn gather<'py>(
     group: &Group,
     root: Option<u32>,
@@ -191,11 +195,12 @@ pub fn gather<'py>(
     if root.is_some_and(|root| root != group.rank()) {
         return Ok(Task { take, ..Task::reading(what, Some(input)) });
     }
-    let fresh = Fresh::like(x, &input);
     let total = world * rows(input.shape());
+    let mut fresh = None;
     let (dst, object) = match out {
         None => {
-            let made = fresh.empty(x.py(), &tall(total, input.shape()))?;
+            let like = fresh.insert(Box::new(Fresh::like(x, &input).along(axis)));
+            let made = like.empty(x.py(), &tall(total, input.shape()))?;
             (Target::Supposed(Array::of(&made)?.hold()), made)
         }
         Some(out) => {
@@ -207,10 +212,11 @@ pub fn gather<'py>(
         }
     };
     let object = if axis == 0 || out.is_some() { object } else { moved(&object, 0, axis)? };
-    Ok(Task { take, fresh: Some(fresh.along(axis)), ..Task::reading(what, Some(input)).into(dst, &object) })
+    Ok(Task { take, fresh, ..Task::reading(what, Some(input)).into(dst, &object) })
 }
 
 /// On the root `x` holds all blocks; elsewhere only the dtype and shape of `out` count.
+#[inline]
 pub fn scatter<'py>(
     group: &Group,
     (x, root, out): (&Any<'py>, u32, Option<&Any<'py>>),
@@ -261,6 +267,7 @@ fn even_rows(array: &Array<'_>, world: usize, what: &str) -> PyResult<usize> {
     Ok(rows / world)
 }
 
+#[inline]
 pub fn reduce_scatter<'py>(
     group: &Group,
     (x, op, out, given): (&Any<'py>, Option<&Any<'py>>, Option<&Any<'py>>, Option<&Any<'py>>),
@@ -297,6 +304,7 @@ pub fn reduce_scatter<'py>(
     Ok(Task { give, ..Task::reading(what, Some(input)).into(Target::Array(found.hold()), &object) })
 }
 
+#[inline]
 pub fn all_to_all<'py>(
     group: &Group,
     (x, out): (&Any<'py>, Option<&Any<'py>>),
@@ -326,10 +334,12 @@ pub fn all_to_all<'py>(
             (Target::Array(found.hold()), Answer::Object(out.clone().unbind()))
         }
     };
-    let (rows, fresh) = (Some(Rows { sent, expected }), Some(Fresh::like(x, &input)));
+    let rows = Some(Box::new(Rows { sent, expected }));
+    let fresh = out.is_none().then(|| Box::new(Fresh::like(x, &input)));
     Ok(Task { give, dst, answer, rows, fresh, ..Task::reading(what, Some(input)) })
 }
 
+#[inline]
 fn all_to_all_even<'py>(
     world: usize,
     (x, input, out): (&Any<'py>, Array<'py>, Option<&Any<'py>>),

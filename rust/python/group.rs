@@ -181,6 +181,7 @@ impl Group {
     }
 
     /// Checks a call, and does it or begins it.
+    #[inline]
     pub fn call(
         slf: &Bound<'_, Group>,
         later: bool,

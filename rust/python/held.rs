@@ -5,6 +5,7 @@ use std::cell::Cell;
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
 use super::arrays::Packed;
 use super::strided::View;
@@ -17,16 +18,23 @@ pub enum Keeper {
     Buffer(PyUntypedBuffer),
 }
 
+/// Lengths of all axes. Those of most arrays need no allocation, which small calls would feel.
+pub type Shape = SmallVec<[usize; 4]>;
+
+/// An array whose elements do not lie one behind the other.
+struct Scattered {
+    strides: Vec<isize>,
+    /// Where they are during a call.
+    packed: Packed,
+}
+
 /// An array without the lifetime of the interpreter's attention.
 pub struct Held {
     data: *mut u8,
     item: usize,
-    shape: Vec<usize>,
-    /// Of an array that is packed.
-    strides: Vec<isize>,
+    shape: Shape,
     len: usize,
-    /// Where its elements are during a call if they do not lie one behind the other.
-    packed: Option<Packed>,
+    scattered: Option<Box<Scattered>>,
     _keeper: Keeper,
 }
 
@@ -35,16 +43,12 @@ pub struct Held {
 unsafe impl Send for Held {}
 
 impl Held {
-    pub fn new(
-        data: *mut u8,
-        item: usize,
-        (shape, strides): (Vec<usize>, Vec<isize>),
-        contiguous: bool,
-        keeper: Keeper,
-    ) -> Held {
+    #[inline]
+    /// `strides`: of an array whose elements do not lie one behind the other.
+    pub fn new(data: *mut u8, item: usize, (shape, strides): (Shape, Option<Vec<isize>>), keeper: Keeper) -> Held {
         let len = shape.iter().product::<usize>() * item;
-        let packed = (!contiguous).then(|| Packed::new(len));
-        Held { data, item, shape, strides, len, packed, _keeper: keeper }
+        let scattered = strides.map(|strides| Box::new(Scattered { strides, packed: Packed::new(len) }));
+        Held { data, item, shape, len, scattered, _keeper: keeper }
     }
 
     pub fn len(&self) -> usize {
@@ -54,7 +58,7 @@ impl Held {
     /// Whether it lies in the memory of `other`, and not `offset` bytes behind its start.
     pub fn is_misplaced(&self, other: &Held, offset: usize) -> bool {
         let (start, base) = (self.data.addr(), other.data.addr());
-        let inside = self.packed.is_none() && other.packed.is_none() && (base..base + other.len).contains(&start);
+        let inside = self.scattered.is_none() && other.scattered.is_none() && (base..base + other.len).contains(&start);
         self.len > 0 && inside && start != base + offset
     }
 
@@ -62,28 +66,28 @@ impl Held {
         &self.shape
     }
 
-    fn view(&self) -> View<'_> {
-        View { data: self.data, shape: &self.shape, strides: &self.strides, item: self.item }
+    fn view<'a>(&'a self, strides: &'a [isize]) -> View<'a> {
+        View { data: self.data, shape: &self.shape, strides, item: self.item }
     }
 
     /// Before a call that reads it.
     pub fn pack(&self) {
-        if let Some(packed) = &self.packed {
-            packed.pack(self.view());
+        if let Some(Scattered { strides, packed }) = self.scattered.as_deref() {
+            packed.pack(self.view(strides));
         }
     }
 
     /// After a call that has written it.
     pub fn unpack(&self) {
-        if let Some(packed) = &self.packed {
-            packed.unpack(self.view());
+        if let Some(Scattered { strides, packed }) = self.scattered.as_deref() {
+            packed.unpack(self.view(strides));
         }
     }
 
     /// Its elements, one behind the other.
     pub fn bytes(&self) -> Bytes<'_> {
-        match &self.packed {
-            Some(packed) => packed.bytes(),
+        match &self.scattered {
+            Some(scattered) => scattered.packed.bytes(),
             None if self.len == 0 => &[],
             // SAFETY: row-major without gaps, `len` bytes from `data` belong to the exporter's memory, which the keeper keeps
             // alive. `Cell`: Python code and other arrays may alias it; nothing here holds a plain reference into it.

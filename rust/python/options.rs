@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 use super::arguments;
 use super::arrays::Kind;
+use super::held::Shape;
 use super::task::What;
 use crate::communicator::{Algorithm, Collective};
 
@@ -33,6 +34,7 @@ impl<'py> Options<'py> {
         Options { timeout, name, later, ..Options::default() }
     }
 
+    #[inline]
     pub fn check(&self, default: Algorithm) -> PyResult<Checked> {
         Ok(Checked {
             algorithm: arguments::algorithm(self.algo.as_ref(), default)?,
@@ -47,9 +49,10 @@ impl Checked {
         self.algorithm
     }
 
+    #[inline]
     pub fn what(self, collective: Collective, kind: Kind, shape: &[usize]) -> What {
         let Checked { algorithm, timeout, name } = self;
-        let (shape, counts) = (shape.to_vec(), Vec::new());
+        let (shape, counts) = (Shape::from_slice(shape), Vec::new());
         What { collective, kind, shape, counts, algorithm, compression: None, name, timeout }
     }
 }

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use super::arrays::{Kind, Packed};
 use super::fresh::Fresh;
-use super::held::Held;
+use super::held::{Held, Shape};
 use crate::blocks::Blocks;
 use crate::codec::Feedback;
 use crate::communicator::{Algorithm, Call, Collective, Communicator, Compression, Cut, Element, tuple};
@@ -23,7 +23,7 @@ use crate::wait::Host;
 pub struct What {
     pub collective: Collective,
     pub kind: Kind,
-    pub shape: Vec<usize>,
+    pub shape: Shape,
     /// Rows of the blocks of all ranks, if they agree on them.
     pub counts: Vec<usize>,
     pub algorithm: Algorithm,
@@ -116,9 +116,9 @@ pub struct Task {
     pub dst: Target,
     pub answer: Answer,
     /// Of an all-to-all with counts, the rows for each rank: what comes is asked for first.
-    pub rows: Option<Rows>,
+    pub rows: Option<Box<Rows>>,
     /// How to make an array, and its axis that was cut.
-    pub fresh: Option<Fresh>,
+    pub fresh: Option<Box<Fresh>>,
     /// Result of which the length was not known before.
     pub made: Option<Packed>,
 }
@@ -265,6 +265,7 @@ impl Task {
     }
 
     /// What the caller gets, once it has run.
+    #[inline]
     pub fn finish(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match (self.answer, self.made, self.fresh) {
             (Answer::Object(object), ..) => Ok(object),
