@@ -34,8 +34,8 @@ use super::roster::State;
 use super::seat::{Group, Seat};
 use super::verdict::{Kind, Left, Report, Verdict, departed};
 
-/// How long a verdict may take: longer than every inquiry of the judge, than an inquest, and than the difference between the moments in
-/// which two connections to one vanished host are given up.
+/// How long a verdict may take: longer than every inquiry of the judge, than an inquest, and than the difference between the
+/// moments in which two connections to one vanished host are given up.
 const PATIENCE: Duration = Duration::from_millis(2500);
 /// Longest pause between attempts to reach a rank.
 const PAUSE: Duration = Duration::from_millis(200);

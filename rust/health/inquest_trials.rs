@@ -81,6 +81,35 @@ fn nobody_waits_for_those_who_have_left_the_job() {
 }
 
 #[test]
+fn that_is_all_is_said_to_an_heir_when_nothing_more_can_come_from_those_before() {
+    let (mut inquest, now) = (Inquest::new(3, Group::job(5)), Instant::now());
+    let [death, bereft] = [News::Verdict(lost(&[4])), News::Bereft].map(|news| of_job(5, news));
+    inquest.bereave(own(3), &[], now);
+    inquest.reached(1, now);
+    assert_eq!(inquest.take(), [Deed::Call(1), Deed::Tell(1, bereft.clone())]);
+    // Rank 2 has seen the end of rank 1 already; here its last words are still on their way.
+    inquest.arrived(2, now);
+    assert_eq!(inquest.take(), []);
+    assert!(inquest.hear(1, death.clone(), now));
+    assert_eq!(inquest.take(), [Deed::Tell(2, death.clone()), Deed::Know(death)]);
+    inquest.ended(1, now);
+    assert_eq!(inquest.take(), [Deed::Tell(2, bereft)]);
+}
+
+#[test]
+fn of_two_connections_to_a_rank_both_are_read_to_the_end() {
+    let (mut inquest, now) = second();
+    let death = of_job(4, News::Verdict(lost(&[3])));
+    inquest.arrived(1, now);
+    inquest.missed(1, now);
+    assert!(inquest.hear(1, death.clone(), now));
+    let bereft = of_job(4, News::Bereft);
+    assert_eq!(inquest.take(), [Deed::Tell(1, bereft), Deed::Know(death)]);
+    inquest.ended(1, now);
+    assert_eq!(inquest.take(), [Deed::Over(Some(own(2)))], "rank 3 is lost, and nobody else is there");
+}
+
+#[test]
 fn an_heir_that_does_not_answer_is_passed_over_and_no_longer_listened_to() {
     let (mut inquest, now) = second();
     inquest.tick(after(now, 499));
