@@ -470,11 +470,11 @@ fn nobody_gets_a_link_that_is_not_its_own() {
         let (all, plan) = controls(3);
         let open = |from, to, stream| intrude(&plan, &all, Claim { from, to, channel: Channel::Data(stream) });
         let mut kept = Vec::new();
-        // Of a lower rank, of one that does not exist, of too high a number, and for control at a rank that is not 0.
+        // Of a lower rank, of one that does not exist, of too high a number, and for control as rank 0 itself.
         for (from, to, stream) in [(0, 1, 0), (3, 1, 0), (2, 1, 64)] {
             kept.push(open(from, to, stream).expect("proved"));
         }
-        kept.push(intrude(&plan, &all, Claim { from: 2, to: 1, channel: Channel::Control }).expect("proved"));
+        kept.push(intrude(&plan, &all, Claim { from: 0, to: 1, channel: Channel::Control }).expect("proved"));
         eventually("all are turned away", || all[1].strangers() == 4);
         assert_eq!(all[1].take(2, 1).map(|streams| streams.len()), None);
 

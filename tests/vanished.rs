@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arx::admission::Network;
+use arx::admission::{Network, Writer};
 use arx::error::Rank;
 use arx::health::{Contacts, Control, Kind, Report, Verdict};
 use arx::rendezvous::{Meeting, meet};
@@ -209,6 +209,24 @@ fn if_rank_0s_host_vanishes_everybody_names_its_ranks() {
         assert_eq!(lost(&others), [0, 1]);
         // Rank 0 sees all others vanish.
         assert_eq!(lost(&own), [2, 3, 4, 5]);
+    });
+}
+
+#[test]
+fn what_rank_0_told_some_before_its_host_vanished_all_others_say() {
+    on_hosts("what_rank_0_told_some_before_its_host_vanished_all_others_say", |hosts| {
+        let mut all = contacts(hosts, &plan("10.98.0.1"), &PLACES, &Network::default);
+        // The test plays rank 0; rank 4 is gone.
+        drop(all.remove(4));
+        let mut zero = all.remove(0);
+        let controls = started(hosts, all);
+        let others = &controls[1..]; // ranks 2, 3 and 5; rank 1 vanishes with rank 0
+        let (_, line) = zero.lines.iter_mut().find(|(rank, _)| *rank == 3).expect("rank 0 has one to everybody");
+        line.send(&Writer::new(25).byte(Kind::Lost as u8).ranks(&[4]).text("rank 4 lost").done());
+        let told = verdict(&others[1]);
+        hosts.unplug(0);
+        assert_eq!((told.kind, &told.ranks[..]), (Kind::Lost, &[4][..]));
+        assert!(others.iter().all(|control| verdict(control) == told));
     });
 }
 

@@ -89,7 +89,7 @@ pub struct GroupId {
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Channel {
-    /// Between a rank and rank 0, for the life of the job.
+    /// Between a rank and rank 0, for the life of the job; between two others when rank 0 is gone.
     Control,
     /// One of the streams that carry arrays between two ranks, in the group of all.
     Data(u16),

@@ -20,7 +20,7 @@ pub mod socket;
 mod words;
 
 pub use address::{Network, Ports};
-pub use dial::{Dial, Missed, dial};
+pub use dial::{Attempt, Dial, Missed, dial};
 pub use framed::{End, Framed};
 pub use handshake::{Channel, Claim, GroupId, Handshake, Key, Nonce, Refusal, VERSION};
 pub use porch::{Arrival, Porch};

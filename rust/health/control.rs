@@ -2,8 +2,8 @@
 //!
 //! Every rank keeps one connection to rank 0 for the life of the group, and one thread that listens to it (`operator`).
 //! Rank 0's thread sees every process that dies and every host that vanishes; whatever keeps calls from ending is told to
-//! it, and it (`judge`) pronounces one verdict that all ranks raise. If rank 0 itself is gone, everybody sees that for
-//! itself and names it.
+//! it, and it (`judge`) pronounces one verdict that all ranks raise. If rank 0 itself is gone, the others tell each other what
+//! they have heard of it (`inquest`) before they name it.
 //!
 //! ```text
 //! a call: begun(s) … its waits look at broken(s), and sleep on alert_fd besides whatever else … completed(s)
@@ -34,8 +34,8 @@ use super::roster::State;
 use super::seat::{Group, Seat};
 use super::verdict::{Kind, Left, Report, Verdict, departed};
 
-/// How long a verdict may take: longer than every inquiry of the judge, and than the difference between the moments in
-/// which two connections to one vanished host are given up.
+/// How long a verdict may take: longer than every inquiry of the judge, than an inquest, and than the difference between the
+/// moments in which two connections to one vanished host are given up.
 const PATIENCE: Duration = Duration::from_millis(2500);
 /// Longest pause between attempts to reach a rank.
 const PAUSE: Duration = Duration::from_millis(200);

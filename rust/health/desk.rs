@@ -164,9 +164,14 @@ impl Desk {
         self.papers().orphaned
     }
 
-    /// Whether a rank has left the job by itself.
-    pub fn has_left(&self, rank: Rank) -> bool {
-        self.papers().left.iter().any(|left| left.rank == rank)
+    /// Who has left the job by itself.
+    pub fn departed(&self) -> Vec<Rank> {
+        self.papers().left.iter().map(|left| left.rank).collect()
+    }
+
+    /// Whether this rank has left a group.
+    pub fn is_past(&self, id: GroupId) -> bool {
+        self.papers().is_past(id)
     }
 
     /// All `count` streams from `rank`, once all have come.
@@ -226,7 +231,7 @@ impl Desk {
         self.alert(if departs { &departed } else { &[] });
     }
 
-    /// Rank 0 is gone; `verdict` if it had not left by itself.
+    /// Rank 0 is gone, and what it said last is known; `verdict` if it had not left by itself.
     pub fn orphan(&self, job: &Group, verdict: Option<Verdict>) {
         // First: a call that finds nobody to judge, and no verdict, makes one of its own, which may name another rank.
         if let Some(verdict) = verdict {

@@ -138,8 +138,10 @@ impl Judge {
                     self.differs(sequence, now);
                 }
             }
-            // What only rank 0 may say.
-            News::Where { .. } | News::Say { .. } | News::Verdict(_) => self.ended(from, End::Garbled, now),
+            // What only rank 0 may say, or only who has lost it.
+            News::Where { .. } | News::Say { .. } | News::Verdict(_) | News::Bereft => {
+                self.ended(from, End::Garbled, now);
+            }
         }
         self.conclude();
     }

@@ -10,15 +10,22 @@
 //!
 //! **Over several hosts.** `control` is what a rank's calls see; its thread is the `operator`, who on rank 0 has a `court` with a
 //! `judge` for each group. `desk` is where calls and thread meet, with a `seat` for each group, `news` what the control
-//! connections carry, `verdict` what comes of it. Whatever happens in a group closes that group; only who is lost is lost to
-//! all groups of which it is a member.
+//! connections carry, `verdict` what comes of it. When rank 0 is gone the others find out among themselves what it said last
+//! (`inquest`), over connections that they open then (`circle`). Whatever happens in a group closes that group; only who is lost
+//! is lost to all groups of which it is a member.
 //!
 //! No thread of this room runs Python, and each is joined at shutdown.
 
+mod circle;
 mod contacts;
 mod control;
 mod court;
 mod desk;
+mod inquest;
+#[cfg(test)]
+mod inquest_scene;
+#[cfg(test)]
+mod inquest_trials;
 mod judge;
 mod matter;
 mod news;

@@ -39,6 +39,8 @@ pub(super) enum News {
     },
     /// It is over.
     Verdict(Verdict),
+    /// Rank 0 is gone, and the one who says so has told all that it has heard of it (`inquest`).
+    Bereft,
 }
 
 /// News of a group. Those of the group of all are what they are; others begin with who the group is, since rank 0, which has to
@@ -52,6 +54,11 @@ pub(super) struct Letter {
 const OF_GROUP: u8 = 30;
 
 impl Letter {
+    /// Bytes of the longest that can be meant: a few texts, and two lists of ranks.
+    pub fn limit(world: usize) -> usize {
+        (32 << 10) + 8 * world
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let Letter { group: Group { id, ranks, name }, news } = self;
         if id.is_job() {
@@ -92,6 +99,7 @@ impl News {
             News::Says { sequence, call } => Writer::new(24).long(*sequence).text(call),
             News::Verdict(verdict) => verdict.write(Writer::new(25)),
             News::Lingers { sequence, fingerprint } => Writer::new(26).long(*sequence).long(*fingerprint),
+            News::Bereft => Writer::new(27),
         }
         .done()
     }
@@ -107,6 +115,7 @@ impl News {
             24 => News::Says { sequence: r.long()?, call: r.text()? },
             25 => News::Verdict(Verdict::read(&mut r)?),
             26 => News::Lingers { sequence: r.long()?, fingerprint: r.long()? },
+            27 => News::Bereft,
             _ => return None,
         };
         r.end()?;
@@ -169,6 +178,7 @@ mod tests {
             News::Says { sequence, call },
             News::Lingers { sequence, fingerprint: u64::MAX - 5 },
             News::Verdict(Verdict { kind: Kind::Finished, ranks: vec![5], text: "so it is".into() }),
+            News::Bereft,
         ]
     }
 
@@ -204,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_a_panic(tag in 8..28u8, bytes in any::<Vec<u8>>()) {
+        fn any_bytes_are_read_without_a_panic(tag in 8..29u8, bytes in any::<Vec<u8>>()) {
             if let Some(news) = News::decode(&[&[tag], &bytes[..]].concat()) {
                 prop_assert_eq!(News::decode(&news.encode()), Some(news));
             }

@@ -1,10 +1,11 @@
 //! The control thread: sits at the switchboard between this rank's calls, its control connections, and the porch.
 //!
 //! ```text
-//! repeat: sleep on: desk, connections, porch, the court's deadline
+//! repeat: sleep on: desk, connections, porch, circle, the deadlines of court and inquest
 //!         desk        → what calls report goes to rank 0; on rank 0 to the court
 //!         connections → on rank 0 to the court, elsewhere to the desk; an end is a death unless the rank had left
 //!         porch       → data connections to the desk; whoever else comes is sent away
+//!         circle      → connections among the others, when rank 0 is gone
 //! ```
 //! It never touches Python and runs nothing that waits.
 
@@ -15,16 +16,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::admission::{Arrival, Channel, End, Framed};
-use crate::error::{Rank, ranks, seconds};
+use crate::error::Rank;
 use crate::sync::Ordering;
 use crate::transport::tcp;
 
+use super::circle::Circle;
 use super::contacts::Contacts;
 use super::court::Court;
 use super::desk::{Desk, POST, calm};
 use super::news::{Letter, News};
 use super::seat::Group;
-use super::verdict::{Kind, Verdict};
 
 /// Streams that two ranks may have between them.
 const STREAMS: u16 = 64;
@@ -35,20 +36,47 @@ pub(super) struct Operator {
     contacts: Contacts,
     desk: Arc<Desk>,
     job: Group,
-    /// Rank 0 has one.
-    court: Option<Court>,
+    role: Role,
+}
+
+enum Role {
+    /// Rank 0 judges,
+    Judge(Court),
+    /// the others hear what it says, and find out among themselves what that was when it is gone.
+    Witness(Circle),
+}
+
+impl Role {
+    /// When it wants to look again although nothing has happened.
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Role::Judge(court) => court.deadline(),
+            Role::Witness(circle) => circle.deadline(),
+        }
+    }
+
+    /// Whether this rank may leave now: the others count on what comes of an inquiry.
+    fn is_quiet(&self) -> bool {
+        match self {
+            Role::Judge(court) => court.deadline().is_none(),
+            Role::Witness(circle) => circle.is_quiet(),
+        }
+    }
 }
 
 impl Operator {
     pub fn new(contacts: Contacts, desk: Arc<Desk>) -> Operator {
-        let court = (contacts.me == 0).then(|| Court::new(contacts.members.clone(), contacts.silence));
         let job = Group::job(contacts.members.len() as u32);
-        Operator { contacts, desk, job, court }
+        let role = match contacts.me {
+            0 => Role::Judge(Court::new(contacts.members.clone(), contacts.silence)),
+            me => Role::Witness(Circle::new(me, job.clone())),
+        };
+        Operator { contacts, desk, job, role }
     }
 
     pub fn run(mut self) {
         loop {
-            let spoke = self.sleep();
+            let (spoke, stirred) = self.sleep();
             calm(&self.desk.wake);
             let (outgoing, closing) = self.desk.outgoing();
             outgoing.into_iter().for_each(|letter| self.post(letter));
@@ -58,25 +86,29 @@ impl Operator {
             }
             // Relaxed: a number for people.
             self.desk.strangers.store(self.contacts.porch.turned_away(), Ordering::Relaxed);
-            if let Some(court) = &mut self.court {
-                court.tick(Instant::now());
+            match &mut self.role {
+                Role::Judge(court) => court.tick(Instant::now()),
+                Role::Witness(circle) => circle.advance(&stirred, &self.contacts, &self.desk),
             }
             self.spread();
-            // Rank 0 does not leave in the middle of an inquiry: the others count on the verdict.
-            if closing && self.court.as_ref().and_then(Court::deadline).is_none() {
+            if closing && self.role.is_quiet() {
                 self.part();
                 return;
             }
         }
     }
 
-    /// Sleeps until something happens. The ranks whose connections want attention.
-    fn sleep(&self) -> Vec<Rank> {
+    /// Sleeps until something happens. The ranks whose connections want attention, and what the circle is to look at.
+    fn sleep(&self) -> (Vec<Rank>, Vec<bool>) {
         let Contacts { lines, porch, .. } = &self.contacts;
         let mut list = vec![PollFd::from_borrowed_fd(self.desk.wake.as_fd(), PollFlags::IN)];
         list.extend(lines.iter().map(|(_, line)| line.interest()));
+        if let Role::Witness(circle) = &self.role {
+            circle.watch(&mut list);
+        }
+        let seen = list.len();
         porch.watch(&mut list);
-        let deadline = porch.deadline().into_iter().chain(self.court.as_ref().and_then(Court::deadline)).min();
+        let deadline = porch.deadline().into_iter().chain(self.role.deadline()).min();
         let time = deadline.map(|deadline| {
             // A little late rather than a little early, which would be once more round.
             let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(100);
@@ -86,16 +118,21 @@ impl Operator {
             // A signal, or out of kernel memory: whatever it is, not a reason to spin.
             std::thread::sleep(Duration::from_millis(1));
         }
-        let lines = lines.iter().zip(&list[1..]);
-        lines.filter(|(_, fd)| !fd.revents().is_empty()).map(|((rank, _), _)| *rank).collect()
+        let stirred: Vec<bool> = list[1..seen].iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (of_lines, of_circle) = stirred.split_at(lines.len());
+        let spoke = lines.iter().zip(of_lines).filter(|(_, stirred)| **stirred).map(|((rank, _), _)| *rank);
+        (spoke.collect(), of_circle.to_vec())
     }
 
     /// Sends what a call of this rank has to say.
     fn post(&mut self, letter: Letter) {
-        match &mut self.court {
-            Some(court) => court.hear(0, letter, Instant::now()),
-            // If rank 0 is gone, the desk knows by now.
-            None => self.contacts.lines.iter_mut().for_each(|(_, line)| line.send(&letter.encode())),
+        match &mut self.role {
+            Role::Judge(court) => court.hear(0, letter, Instant::now()),
+            // If rank 0 is gone, nobody judges what this rank reports.
+            Role::Witness(circle) => {
+                circle.posted(&letter);
+                self.contacts.lines.iter_mut().for_each(|(_, line)| line.send(&letter.encode()));
+            }
         }
     }
 
@@ -123,9 +160,10 @@ impl Operator {
     }
 
     fn heard(&mut self, rank: Rank, letter: Letter) {
-        match &mut self.court {
-            Some(court) => court.hear(rank, letter, Instant::now()),
-            None => {
+        match &mut self.role {
+            Role::Judge(court) => court.hear(rank, letter, Instant::now()),
+            Role::Witness(circle) => {
+                circle.note(&letter, &self.contacts, &self.desk);
                 if let Some(answer) = self.deliver(letter) {
                     self.post(answer);
                 }
@@ -135,29 +173,10 @@ impl Operator {
 
     fn ended(&mut self, at: usize, end: End) {
         let (rank, _) = self.contacts.lines.remove(at);
-        match &mut self.court {
-            Some(court) => court.ended(rank, end, Instant::now()),
-            None => self.abandoned(end),
+        match &mut self.role {
+            Role::Judge(court) => court.ended(rank, end, Instant::now()),
+            Role::Witness(circle) => circle.bereave(end, &self.contacts, &self.desk),
         }
-    }
-
-    /// Rank 0 is gone. Nobody is left to judge, but everybody sees the same.
-    fn abandoned(&mut self, end: End) {
-        let members = &self.contacts.members;
-        if self.desk.has_left(0) {
-            return self.desk.orphan(&self.job, None);
-        }
-        let host = &members[0].host;
-        let (lost, why): (Vec<Rank>, String) = match end {
-            End::Silent => {
-                let with_it = (0..).zip(members).filter(|(_, m)| m.node == members[0].node).map(|(rank, _)| rank);
-                (with_it.collect(), format!("{host} has not answered for {}", seconds(self.contacts.silence)))
-            }
-            End::Garbled => (vec![0], format!("{} said something that cannot be", members[0])),
-            End::Closed => (vec![0], format!("{} is gone (killed, crashed, out of memory?)", members[0])),
-        };
-        let text = format!("{} lost: {why}. The group is closed", ranks(&lost));
-        self.desk.orphan(&self.job, Some(Verdict { kind: Kind::Lost, ranks: lost, text }));
     }
 
     /// News from rank 0, for this rank. What it answers at once.
@@ -171,21 +190,29 @@ impl Operator {
             News::Left(left) if left.rank != self.contacts.me => self.desk.note_left(&group, left),
             News::Verdict(verdict) => self.desk.pronounce(&group, verdict),
             // Its own departure, and what only other ranks say.
-            News::Left(_) | News::Report(_) | News::Here { .. } | News::Says { .. } | News::Lingers { .. } => {}
+            News::Left(_)
+            | News::Report(_)
+            | News::Here { .. }
+            | News::Says { .. }
+            | News::Lingers { .. }
+            | News::Bereft => {}
         }
         None
     }
 
     /// Sends what the court has decided to those whom it concerns.
     fn spread(&mut self) {
-        while let Some(out) = self.court.as_mut().map(Court::take).filter(|out| !out.is_empty()) {
+        while let Role::Judge(court) = &mut self.role {
+            let out = court.take();
+            if out.is_empty() {
+                return;
+            }
             for letter in out {
                 let (bytes, ranks) = (letter.encode(), Arc::clone(&letter.group.ranks));
                 let lines = self.contacts.lines.iter_mut().filter(|(rank, _)| ranks.contains(rank));
                 lines.for_each(|(_, line)| line.send(&bytes));
-                let answer = ranks.contains(&0).then(|| self.deliver(letter)).flatten();
-                if let (Some(answer), Some(court)) = (answer, &mut self.court) {
-                    court.hear(0, answer, Instant::now());
+                if let Some(answer) = ranks.contains(&0).then(|| self.deliver(letter)).flatten() {
+                    self.post(answer);
                 }
             }
         }
@@ -205,15 +232,23 @@ impl Operator {
             Channel::Post(_) => Some(POST),
             Channel::Control => None,
         };
-        match (claim.channel, stream, known) {
-            (channel, Some(stream), Some(_)) => {
+        match (claim.channel, stream, known, &mut self.role) {
+            (channel, Some(stream), Some(_), _) => {
                 if tcp::prepare(&socket, *silence).is_err() {
                     porch.turn_away(from, "it left at once");
                 } else if self.desk.put(channel.group(), claim.from, stream, socket).is_err() {
                     porch.turn_away(from, "there is such a connection already, or this rank has left the group");
                 }
             }
-            (Channel::Control, _, Some(member)) if *me == 0 => {
+            // Who has lost rank 0 asks the others what they have heard.
+            (Channel::Control, _, Some(_), Role::Witness(circle)) if ![0, *me].contains(&claim.from) => {
+                if tcp::heartbeat(&socket, *silence).is_err() {
+                    porch.turn_away(from, "it left at once");
+                } else if !circle.arrive(claim.from, socket) {
+                    porch.turn_away(from, "there are such connections already");
+                }
+            }
+            (Channel::Control, _, Some(member), Role::Judge(_)) => {
                 let why = format!(
                     "rank {} of job '{job}' is already taken by {member}. Did a child process inherit the environment of a rank, or \
                      was the script started twice with one ARX_JOB_ID?",
@@ -229,11 +264,16 @@ impl Operator {
     /// Sees that what was said last is on its way before the connections close.
     fn part(&mut self) {
         let until = Instant::now() + FAREWELL;
-        let lines = &mut self.contacts.lines;
-        while !lines.iter_mut().fold(true, |all, (_, line)| line.flush() && all) && Instant::now() < until {
+        let of_circle = match &mut self.role {
+            Role::Judge(_) => &mut [],
+            Role::Witness(circle) => circle.lines(),
+        };
+        let mut lines: Vec<&mut Framed> =
+            self.contacts.lines.iter_mut().chain(of_circle).map(|(_, line)| line).collect();
+        while !lines.iter_mut().fold(true, |all, line| line.flush() & all) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        for (_, line) in lines {
+        for line in lines {
             // What is unread when a connection closes makes the kernel cut it off instead.
             while let Ok(Some(_)) = line.receive() {}
         }

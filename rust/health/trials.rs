@@ -354,7 +354,7 @@ fn ranks_that_are_none_and_words_out_of_turn_do_no_harm() {
     let mut trial = Trial::new(&[0, 1]);
     trial.reports(1, broken(77)).at(1000);
     assert_eq!(trial.verdict(), (Kind::Failed, vec![1, 77]));
-    for news in [News::Where { question: 1 }, News::Say { sequence: 1 }] {
+    for news in [News::Where { question: 1 }, News::Say { sequence: 1 }, News::Bereft] {
         let mut trial = Trial::new(&[0, 1]);
         trial.says(1, news).at(20);
         assert_eq!(trial.verdict(), (Kind::Lost, vec![1]));
