@@ -16,7 +16,7 @@ use arx::error::{Error, Rank};
 use arx::health::{Control, Kind, Report, State, Verdict};
 use arx::wait::{Host, Plain};
 
-use job::{LONG, Plan, gather, link, planned, run, strangers};
+use job::{LONG, Plan, eventually, gather, link, planned, run, strangers, verdict};
 use watchdog::watched;
 
 /// Forms a job of `world` ranks and starts their control threads.
@@ -27,19 +27,6 @@ fn controls(world: u32) -> (Vec<Control>, Plan) {
         Control::start(m.expect("all are there").contacts, |_| ()).expect("a thread")
     };
     (met.into_iter().map(start).collect(), plan)
-}
-
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
-    while !is() {
-        assert!(Instant::now() < until, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn verdict(control: &Control) -> Verdict {
-    eventually("a verdict", || control.verdict().is_some());
-    control.verdict().expect("there is one").clone()
 }
 
 /// The verdict that all have, which must be one.

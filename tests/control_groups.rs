@@ -7,15 +7,14 @@ mod watchdog;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use arx::admission::GroupId;
 use arx::error::Rank;
-use arx::health::{Control, Group, Kind, Report, State, Verdict};
+use arx::health::{Control, Group, Kind, Report, State};
 use arx::wait::Plain;
 
-use job::{LONG, gather, planned};
+use job::{LONG, eventually, gather, planned, verdict};
 use watchdog::watched;
 
 fn controls(world: u32) -> Vec<Control> {
@@ -32,19 +31,6 @@ fn group(number: u64, ranks: &[Rank]) -> Group {
 /// What the members of a group have, in its order.
 fn members(all: &[Control], group: &Group) -> Vec<Control> {
     group.ranks.iter().map(|rank| all[*rank as usize].of_group(group)).collect()
-}
-
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
-    while !is() {
-        assert!(Instant::now() < until, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn verdict(control: &Control) -> Verdict {
-    eventually("a verdict", || control.verdict().is_some());
-    control.verdict().expect("there is one").clone()
 }
 
 fn timed_out(sequence: u64) -> Report {

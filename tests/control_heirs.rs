@@ -6,14 +6,14 @@ mod job;
 mod watchdog;
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arx::admission::{Framed, GroupId, Writer};
 use arx::error::Rank;
 use arx::health::{Contacts, Control, Group, Kind, Report, State, Verdict};
 use arx::wait::Plain;
 
-use job::{LONG, gather, planned};
+use job::{eventually, gather, planned, verdict};
 use watchdog::watched;
 
 /// A job of which the ranks of `absent` are not at work: what each of those has, and the control of every other one.
@@ -23,19 +23,6 @@ fn job(world: u32, absent: &[Rank]) -> (Vec<Contacts>, Vec<Control>) {
     let all: Vec<Contacts> = met.into_iter().map(|m| m.expect("all are there").contacts).collect();
     let (still, at_work): (Vec<_>, Vec<_>) = all.into_iter().partition(|contacts| absent.contains(&contacts.me));
     (still, at_work.into_iter().map(|contacts| Control::start(contacts, |_| ()).expect("a thread")).collect())
-}
-
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
-    while !is() {
-        assert!(Instant::now() < until, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn verdict(control: &Control) -> Verdict {
-    eventually("a verdict", || control.verdict().is_some());
-    control.verdict().expect("there is one").clone()
 }
 
 /// The verdict that all have, which must be one.

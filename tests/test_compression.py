@@ -39,8 +39,7 @@ def check_call(codec, parts, op="sum", case=""):
 
 
 def sums(codec):
-    # What must come out is computed block by block: with blocks of 6, most of a minute for the longest.
-    for count in COUNTS[:-1] if codec == "int4:6" else COUNTS:
+    for count in COUNTS:
         for odd in (False, True):
             parts = [oracle.values("float32", count, rank, seed=count, odd=odd) for rank in range(arx.size())]
             for op in ("sum", "avg"):

@@ -10,7 +10,6 @@ use pyo3::types::{PyMemoryView, PyTuple};
 use super::errand::Errand;
 use super::host::{Attached, Detached, detach};
 use super::memory::Block;
-use super::post::{self, Incoming, Outgoing};
 use super::subgroups::{self, Kin};
 use super::task::Task;
 use super::work::Work;
@@ -316,47 +315,6 @@ impl Group {
     #[getter]
     fn cross<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Group>> {
         subgroups::cross(self, py)
-    }
-
-    /// As the function `arx.send`, in this group.
-    #[pyo3(signature = (x, dst, *, tag = None, timeout = None))]
-    fn send(
-        &self,
-        x: Bound<'_, PyAny>,
-        dst: Bound<'_, PyAny>,
-        tag: Option<Bound<'_, PyAny>>,
-        timeout: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        post::send_in(self, Outgoing { x, dst, tag }, timeout)
-    }
-
-    /// As the function `arx.recv`, in this group.
-    #[pyo3(signature = (out, src = None, *, tag = None, timeout = None))]
-    fn recv(
-        &self,
-        out: Bound<'_, PyAny>,
-        src: Option<Bound<'_, PyAny>>,
-        tag: Option<Bound<'_, PyAny>>,
-        timeout: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<post::Status> {
-        post::recv_in(self, Incoming { out, src, tag }, timeout)
-    }
-
-    /// As the function `arx.sendrecv`, in this group.
-    #[pyo3(signature = (x, dst, out, src = None, *, tag = None, recv_tag = None, timeout = None))]
-    #[expect(clippy::too_many_arguments, reason = "as Python has them")]
-    fn sendrecv(
-        &self,
-        x: Bound<'_, PyAny>,
-        dst: Bound<'_, PyAny>,
-        out: Bound<'_, PyAny>,
-        src: Option<Bound<'_, PyAny>>,
-        tag: Option<Bound<'_, PyAny>>,
-        recv_tag: Option<Bound<'_, PyAny>>,
-        timeout: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<post::Status> {
-        let recv_tag = recv_tag.or_else(|| tag.clone());
-        post::sendrecv_in(self, Outgoing { x, dst, tag }, Incoming { out, src, tag: recv_tag }, timeout)
     }
 
     /// Leaves the group; ranks that still need this one get `PeerLostError`. Harmless when called twice.

@@ -43,8 +43,8 @@ pub struct Held {
 unsafe impl Send for Held {}
 
 impl Held {
-    #[inline]
     /// `strides`: of an array whose elements do not lie one behind the other.
+    #[inline]
     pub fn new(data: *mut u8, item: usize, (shape, strides): (Shape, Option<Vec<isize>>), keeper: Keeper) -> Held {
         let len = shape.iter().product::<usize>() * item;
         let scattered = strides.map(|strides| Box::new(Scattered { strides, packed: Packed::new(len) }));

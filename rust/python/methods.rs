@@ -1,4 +1,4 @@
-//! The collectives as methods of a group: what the functions of the module do, without looking for the group.
+//! The collectives and messages as methods of a group: what the functions of the module do, without looking for the group.
 
 use pyo3::prelude::*;
 
@@ -7,6 +7,7 @@ use super::calls::{self, Which};
 use super::explanation::Explanation;
 use super::group::Group;
 use super::options::Options;
+use super::post::{self, Incoming, Outgoing};
 use super::reduce::Reduce;
 
 type Any<'py> = Bound<'py, PyAny>;
@@ -195,5 +196,46 @@ impl Group {
     ) -> PyResult<Py<PyAny>> {
         let options = Options::new(timeout, name, async_op);
         Group::combine_some(slf, Which::BeforeMine, Reduce { x, op, out, options }).map(Bound::unbind)
+    }
+
+    /// As the function `arx.send`, in this group.
+    #[pyo3(signature = (x, dst, *, tag = None, timeout = None))]
+    fn send(
+        &self,
+        x: Bound<'_, PyAny>,
+        dst: Bound<'_, PyAny>,
+        tag: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        post::send_in(self, Outgoing { x, dst, tag }, timeout)
+    }
+
+    /// As the function `arx.recv`, in this group.
+    #[pyo3(signature = (out, src = None, *, tag = None, timeout = None))]
+    fn recv(
+        &self,
+        out: Bound<'_, PyAny>,
+        src: Option<Bound<'_, PyAny>>,
+        tag: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<post::Status> {
+        post::recv_in(self, Incoming { out, src, tag }, timeout)
+    }
+
+    /// As the function `arx.sendrecv`, in this group.
+    #[pyo3(signature = (x, dst, out, src = None, *, tag = None, recv_tag = None, timeout = None))]
+    #[expect(clippy::too_many_arguments, reason = "as Python has them")]
+    fn sendrecv(
+        &self,
+        x: Bound<'_, PyAny>,
+        dst: Bound<'_, PyAny>,
+        out: Bound<'_, PyAny>,
+        src: Option<Bound<'_, PyAny>>,
+        tag: Option<Bound<'_, PyAny>>,
+        recv_tag: Option<Bound<'_, PyAny>>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<post::Status> {
+        let recv_tag = recv_tag.or_else(|| tag.clone());
+        post::sendrecv_in(self, Outgoing { x, dst, tag }, Incoming { out, src, tag: recv_tag }, timeout)
     }
 }

@@ -13,12 +13,27 @@ use std::time::{Duration, Instant};
 use arx::admission::address::Master;
 use arx::admission::{Network, socket};
 use arx::error::{Rank, Result};
-use arx::health::Control;
+use arx::health::{Control, Verdict};
 use arx::rendezvous::{Job, Listening, Meeting, Met, meet};
 use arx::wait::Plain;
 
 pub const LONG: Duration = Duration::from_secs(60);
 pub const SHORT: Duration = Duration::from_millis(1500);
+
+/// Waits until it is so.
+pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + LONG;
+    while !is() {
+        assert!(Instant::now() < until, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The verdict that a rank has, or gets.
+pub fn verdict(control: &Control) -> Verdict {
+    eventually("a verdict", || control.verdict().is_some());
+    control.verdict().expect("there is one").clone()
+}
 
 /// A job that is to form, at a port of its own.
 #[derive(Clone)]
