@@ -60,12 +60,14 @@ fn all_reduce(world: u32, bytes: usize, order: Order) -> Vec<Algorithm> {
     let direct = (world < CROWDED).then_some(Algorithm::Exchange);
     // Two hosts do one full exchange: nothing else needs fewer bytes or fewer steps.
     let pairwise = (world > 2).then_some(Algorithm::Pairwise);
+    let gathered = (2 < world && world < CROWDED).then_some(Algorithm::AllGatherReduce);
+    let ordered = direct.into_iter().chain(pairwise).chain(gathered);
     let many = if bytes < SMALL { Algorithm::Doubling } else { Algorithm::Ring };
     let free = [Algorithm::Doubling, Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
     match order {
         Order::Fixed if world >= CROWDED => vec![many],
-        Order::Free if world > 2 => direct.into_iter().chain(pairwise).chain(free).chain(double_trees()).collect(),
-        _ => direct.into_iter().chain(pairwise).collect(),
+        Order::Free if world > 2 => ordered.chain(free).chain(double_trees()).collect(),
+        _ => ordered.collect(),
     }
 }
 
@@ -135,7 +137,7 @@ mod tests {
     fn sums_of_halves_are_not_combined_on_the_way() {
         for world in [2, 3, 8, 64] {
             for choice in choices(&WIRE, AllReduce, world, 1 << 20, Order::Together) {
-                assert!(matches!(choice.algorithm, Algorithm::Exchange | Algorithm::Pairwise), "{}", choice.algorithm);
+                assert!(choice.algorithm.rounds_once(), "{}", choice.algorithm);
             }
         }
     }
@@ -147,7 +149,7 @@ mod tests {
         for world in [2, 3, 8, 16, 17, 100] {
             for bytes in [8, 1 << 10, 1 << 20, 1 << 28] {
                 let order = |model| match choices(model, AllReduce, world, bytes, Order::Fixed)[0].algorithm {
-                    Algorithm::Exchange | Algorithm::Pairwise => "ranks".to_owned(),
+                    ordered if ordered.rounds_once() => "ranks".to_owned(),
                     other => other.to_string(),
                 };
                 assert_eq!(order(&WIRE), order(&slow), "{world} {bytes}");

@@ -10,10 +10,11 @@ use ranks::case::Case;
 
 mod ranks;
 
-const ALGORITHMS: [Algorithm; 9] = [
+const ALGORITHMS: [Algorithm; 10] = [
     Algorithm::Ring,
     Algorithm::Recursive,
     Algorithm::Doubling,
+    Algorithm::AllGatherReduce,
     Algorithm::Tree,
     Algorithm::CHAIN,
     Algorithm::KAry { arity: 2, pieces: 3 },
@@ -26,7 +27,7 @@ const ALGORITHMS: [Algorithm; 9] = [
 fn suits(algorithm: Algorithm, dtype: DType, op: ReduceOp) -> bool {
     let rounds = matches!(dtype, DType::Float16 | DType::BFloat16)
         && matches!(op, ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Avg);
-    !rounds || matches!(algorithm, Algorithm::Pairwise | Algorithm::Exchange)
+    !rounds || algorithm.rounds_once()
 }
 
 const PAIRS: [(DType, ReduceOp); 6] = [

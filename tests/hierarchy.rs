@@ -11,12 +11,13 @@ use hosts::{Array, bytes_of, job, shapes, value};
 
 mod hosts;
 
-const ALGORITHMS: [Algorithm; 6] = [
+const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::Ring,
     Algorithm::Recursive,
     Algorithm::Tree,
     Algorithm::Pairwise,
     Algorithm::Exchange,
+    Algorithm::AllGatherReduce,
     Algorithm::DoubleTree { pieces: 3 },
 ];
 
@@ -124,7 +125,7 @@ fn halves_are_rounded_once_wherever_the_ranks_are() {
 
 /// Where every rank has a host of its own and the algorithm brings values together, they are combined in rank order.
 #[test]
-fn exchange_and_pairwise_combine_halves_in_rank_order() {
+fn what_brings_values_together_combines_halves_in_rank_order() {
     let members: Vec<Vec<Rank>> = (0..4).map(|rank| vec![rank]).collect();
     let input = |rank: Rank| bytes_of(3000, |k| half::f16::from_f32(value(rank, k) as f32 / 7.0).to_le_bytes());
     let arrays: Vec<Array> = (0..4).map(|rank| Array::new(&input(rank))).collect();
@@ -133,7 +134,7 @@ fn exchange_and_pairwise_combine_halves_in_rank_order() {
     let kernel = Reducer::with_isa(DType::Float16, ReduceOp::Sum, Isa::Scalar).expect("it has sums");
     kernel.run(expected.cells(), &operands);
     let expected = expected.read();
-    for algorithm in [Algorithm::Exchange, Algorithm::Pairwise] {
+    for algorithm in [Algorithm::Exchange, Algorithm::Pairwise, Algorithm::AllGatherReduce] {
         let results = job(&members, false, |member| {
             let x = Array::new(&input(member.rank));
             let kind = (DType::Float16, ReduceOp::Sum);

@@ -3,7 +3,7 @@
 
 use Collective::*;
 use arx::schedule::verify::{Report, table, verify};
-use arx::schedule::{Algorithm, Apply, Collective, Schedule, Span, Step, UnknownAlgorithm};
+use arx::schedule::{Algorithm, Apply, Buf, Collective, Schedule, Span, Step, UnknownAlgorithm};
 
 const WORLDS: std::ops::RangeInclusive<u32> = 1..=64;
 
@@ -12,7 +12,7 @@ fn algorithm(name: &str) -> Algorithm {
 }
 
 fn algorithms() -> Vec<Algorithm> {
-    let names = "ring recursive doubling tree chain k_ary:2:1 k_ary:2:5 k_ary:3:4 double_tree:1 double_tree:5 pairwise exchange";
+    let names = "ring recursive doubling all_gather_reduce tree chain k_ary:2:1 k_ary:2:5 k_ary:3:4 double_tree:1 double_tree:5 pairwise exchange";
     names.split(' ').map(algorithm).collect()
 }
 
@@ -101,6 +101,8 @@ fn documented(name: &str, collective: Collective, p: u32) -> Option<Cost> {
         ("tree", Scatter(0)) if p.is_power_of_two() => (p, levels, others, p / 2, 0, 0),
         ("chain", Scan) => (1, if p == 2 { 1 } else { 2 }, 1, 1, 1, 0),
         ("chain", Exscan) if p > 3 => (1, 3, 2, 2, 1, 0),
+        ("all_gather_reduce", AllReduce) if p == 2 => (1, 1, 1, 1, 1, 0),
+        ("all_gather_reduce", AllReduce) => (1, levels, others, others, others, p),
         ("doubling", AllReduce) if p.is_power_of_two() => (1, levels, levels, levels, levels, 0),
         ("doubling", AllReduce) => (1, levels + 1, levels, levels, levels, 0),
         ("tree", AllReduce) => (1, 2 * levels, levels, levels, levels, 0),
@@ -117,7 +119,7 @@ fn documented(name: &str, collective: Collective, p: u32) -> Option<Cost> {
 #[test]
 fn steps_and_bytes_are_those_of_the_documentation() {
     let mut compared = 0;
-    for name in "ring recursive doubling tree chain pairwise exchange".split(' ') {
+    for name in "ring recursive doubling all_gather_reduce tree chain pairwise exchange".split(' ') {
         for world in 2..=64_u32 {
             for collective in collectives(world).into_iter().filter(|&collective| algorithm(name).serves(collective)) {
                 let Some(expected) = documented(name, collective, world) else { continue };
@@ -320,7 +322,8 @@ fn algorithms_that_round_once_combine_everything_at_once() {
             let at_once = schedules.iter().flat_map(|schedule| &schedule.steps).all(|step| match step {
                 Step::Exchange { recv: Some((.., apply)), .. } => *apply == Apply::Store,
                 Step::Exchange { .. } => true,
-                Step::Local { srcs, finish, .. } => *finish && srcs.len() == world as usize,
+                Step::Local { dst, srcs, finish: false } => dst.buf == Buf::Scratch && srcs.len() == 1,
+                Step::Local { srcs, .. } => srcs.len() == world as usize,
             });
             assert_eq!(at_once, algorithm.rounds_once(), "{algorithm}, {collective:?}, {world} ranks");
         }
@@ -341,8 +344,8 @@ fn every_algorithm_has_a_name_that_means_it() {
     let message = "rings".parse::<Algorithm>().expect_err("unknown").to_string();
     assert_eq!(
         message,
-        "\"rings\" is none of the algorithms ring, recursive, doubling, tree, chain, k_ary:ARITY:PIECES, \
-         double_tree:PIECES, pairwise, exchange"
+        "\"rings\" is none of the algorithms ring, recursive, doubling, all_gather_reduce, tree, chain, \
+         k_ary:ARITY:PIECES, double_tree:PIECES, pairwise, exchange"
     );
 }
 
@@ -361,6 +364,7 @@ fn the_tables_in_the_documentation_are_those_of_verify() {
             vec![AllReduce, ReduceScatter, AllGather, Reduce(0)],
         ),
         ("doubling", include_str!("../rust/schedule/recursive.rs"), vec![AllReduce]),
+        ("all_gather_reduce", include_str!("../rust/schedule/recursive.rs"), vec![AllReduce]),
         (
             "tree",
             include_str!("../rust/schedule/tree.rs"),

@@ -13,7 +13,18 @@ from test_all_reduce import MEMORY
 import arx
 from arx.testing import run_ranks
 
-NAMES = ("ring", "recursive", "doubling", "tree", "chain", "pairwise", "exchange", "k_ary:3:2", "double_tree:4")
+NAMES = (
+    "ring",
+    "recursive",
+    "doubling",
+    "all_gather_reduce",
+    "tree",
+    "chain",
+    "pairwise",
+    "exchange",
+    "k_ary:3:2",
+    "double_tree:4",
+)
 LEFT_OUT = ("k_ary", "k_ary:2", "double_tree")
 """Names without the numbers that may follow."""
 ELSEWHERE = ("hierarchical", "hierarchical+ring")

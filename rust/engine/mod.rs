@@ -165,6 +165,11 @@ impl Task for Engine<'_> {
         std::mem::take(&mut self.moved)
     }
 
+    fn calls(&self) -> bool {
+        let link = |peer: Rank| self.links[peer as usize].as_ref().expect("a link to every peer of the plan");
+        self.programs.awaits_arrival().is_some_and(|peer| link(peer).rx.fd().is_some())
+    }
+
     fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool {
         let link = |peer: Rank| self.links[peer as usize].as_ref().expect("a link to every peer of the plan");
         let arrival = self.programs.awaits_arrival().map(|peer| (link(peer).rx.fd(), PollFlags::IN));

@@ -47,7 +47,7 @@ impl Layout {
             array: Array::Even { elements, per_tile },
             tiles: elements.div_ceil(per_tile).max(1),
             stands_for: schedule.stands_for(),
-            stride: (per_tile.div_ceil(chunks) * elem).next_multiple_of(LINE),
+            stride: stride(schedule, per_tile.div_ceil(chunks) * elem),
             passing: 0,
         }
     }
@@ -62,7 +62,7 @@ impl Layout {
             array: Array::Cut { chunks: Vec::new(), slice },
             tiles: longest.div_ceil(slice).max(1),
             stands_for: schedule.stands_for(),
-            stride: slice.next_multiple_of(LINE),
+            stride: stride(schedule, slice),
             passing: 0,
         };
         let (base, used) = (layout.scratch(), touched(schedule));
@@ -133,6 +133,16 @@ impl Layout {
     pub(super) fn pieces(&self, tile: usize, span: Span) -> impl Iterator<Item = Piece> {
         (span.lo..span.hi).map(move |k| self.piece(tile, span.buf, k as usize))
     }
+}
+
+/// From one scratch chunk of `len` bytes to the next. Those of which several are sent at once follow each other without a gap, so
+/// that they go in one call of the system, which costs more than what the kernels lose.
+fn stride(schedule: &Schedule, len: usize) -> usize {
+    let several = |step: &Step| match step {
+        Step::Exchange { send: Some((_, span)), .. } => span.buf == Buf::Scratch && span.len() > 1,
+        _ => false,
+    };
+    if schedule.steps.iter().any(several) { len } else { len.next_multiple_of(LINE) }
 }
 
 /// Which chunks of the array a schedule sends, receives or combines.

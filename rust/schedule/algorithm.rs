@@ -63,6 +63,8 @@ pub enum Algorithm {
     Recursive,
     /// Recursive doubling with the whole array.
     Doubling,
+    /// All arrays to everybody by doubling, combined there.
+    AllGatherReduce,
     /// A binomial tree.
     Tree,
     /// A tree with `arity` children per rank, in pieces; `chain` for one child.
@@ -88,10 +90,11 @@ impl Algorithm {
     pub const CHAIN: Algorithm = Algorithm::KAry { arity: 1, pieces: 1 };
 
     /// What `from_str` understands; numbers after the name may be left out.
-    pub const NAMES: [&'static str; 9] = [
+    pub const NAMES: [&'static str; 10] = [
         "ring",
         "recursive",
         "doubling",
+        "all_gather_reduce",
         "tree",
         "chain",
         "k_ary:ARITY:PIECES",
@@ -121,7 +124,7 @@ impl Algorithm {
             Algorithm::Ring => halves || matches!(collective, Broadcast(_)),
             Algorithm::Recursive => halves,
             Algorithm::Pairwise => halves || collective == AllToAll,
-            Algorithm::Doubling => collective == AllReduce,
+            Algorithm::Doubling | Algorithm::AllGatherReduce => collective == AllReduce,
             Algorithm::Tree => whole || matches!(collective, Gather(_) | Scatter(_)),
             Algorithm::CHAIN => whole || matches!(collective, Scan | Exscan),
             Algorithm::KAry { .. } | Algorithm::DoubleTree { .. } => whole,
@@ -132,14 +135,15 @@ impl Algorithm {
     /// Whether every element is combined out of the raw contributions at once, with one rounding and no rounded partial result:
     /// what sums of halves need.
     pub fn rounds_once(self) -> bool {
-        matches!(self, Algorithm::Pairwise | Algorithm::Exchange)
+        matches!(self, Algorithm::Pairwise | Algorithm::Exchange | Algorithm::AllGatherReduce)
     }
 
     /// Chunks of temporary memory of the rank that needs most.
     pub fn scratch(self, collective: Collective, world: u32) -> u32 {
         use Collective::{AllReduce, Exscan, Reduce, ReduceScatter, Scan};
         match (self, collective) {
-            (Algorithm::Exchange, AllReduce) if world == 2 => 0,
+            (Algorithm::Exchange | Algorithm::AllGatherReduce, AllReduce) if world <= 2 => 0,
+            (Algorithm::AllGatherReduce, _) => world,
             (Algorithm::Exchange, AllReduce | Reduce(_) | Scan | Exscan)
             | (Algorithm::Pairwise, AllReduce | ReduceScatter | Reduce(_)) => world - 1,
             _ => 0,
@@ -160,6 +164,7 @@ impl Algorithm {
             (Recursive, AllGather) => recursive::all_gather(rank, world),
             (Recursive, Reduce(root)) => recursive::reduce(rank, world, root),
             (Doubling, AllReduce) => recursive::doubling(rank, world),
+            (AllGatherReduce, AllReduce) => recursive::all_gather_reduce(rank, world),
             (Tree, AllReduce) => tree::all_reduce(rank, world),
             (Tree, Broadcast(root)) => tree::broadcast(rank, world, root),
             (Tree, Reduce(root)) => tree::reduce(rank, world, root),
@@ -196,6 +201,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Ring => f.write_str("ring"),
             Algorithm::Recursive => f.write_str("recursive"),
             Algorithm::Doubling => f.write_str("doubling"),
+            Algorithm::AllGatherReduce => f.write_str("all_gather_reduce"),
             Algorithm::Tree => f.write_str("tree"),
             Algorithm::CHAIN => f.write_str("chain"),
             Algorithm::KAry { arity, pieces } => write!(f, "k_ary:{arity}:{pieces}"),
@@ -221,6 +227,7 @@ impl FromStr for Algorithm {
             "ring" => Algorithm::Ring,
             "recursive" => Algorithm::Recursive,
             "doubling" => Algorithm::Doubling,
+            "all_gather_reduce" => Algorithm::AllGatherReduce,
             "tree" => Algorithm::Tree,
             "chain" => Algorithm::CHAIN,
             "k_ary" => Algorithm::KAry { arity: number(2)?, pieces: number(16)? },

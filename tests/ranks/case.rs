@@ -132,6 +132,8 @@ struct Actor {
     data: Vec<u8>,
     chunks: Vec<Range<usize>>,
     scratch: Vec<Vec<u8>>,
+    /// Bytes of what belongs into each chunk of it.
+    room: Vec<usize>,
     step: usize,
     /// The first half of the current step is done.
     sent: bool,
@@ -141,8 +143,10 @@ impl Actor {
     fn new(schedule: &Schedule, data: Vec<u8>, elem: usize) -> Actor {
         let (elements, chunks) = (data.len() / elem, schedule.chunks as usize);
         let end = |k: usize| (k * (elements / chunks) + k.min(elements % chunks)) * elem;
-        let chunks = (0..chunks).map(|k| end(k)..end(k + 1)).collect();
-        Actor { data, chunks, scratch: vec![vec![]; schedule.scratch as usize], step: 0, sent: false }
+        let chunks: Vec<_> = (0..chunks).map(|k| end(k)..end(k + 1)).collect();
+        let long = |twin: Option<u32>| chunks[twin.expect("combined some time") as usize].len();
+        let room = schedule.stands_for().into_iter().map(long).collect();
+        Actor { data, chunks, scratch: vec![vec![]; schedule.scratch as usize], room, step: 0, sent: false }
     }
 
     fn get(&self, span: Span) -> Vec<u8> {
@@ -159,8 +163,12 @@ impl Actor {
                 self.data[place].copy_from_slice(&bytes);
             }
             Buf::Scratch => {
-                assert_eq!(span.len(), 1, "the lengths of more than one are not known here");
-                self.scratch[span.lo as usize] = bytes;
+                let mut rest = &bytes[..];
+                for chunk in span.lo as usize..span.hi as usize {
+                    let (this, others) = rest.split_at(self.room[chunk]);
+                    (self.scratch[chunk], rest) = (this.to_vec(), others);
+                }
+                assert!(rest.is_empty(), "{} bytes too many", rest.len());
             }
         }
     }

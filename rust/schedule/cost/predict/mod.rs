@@ -35,6 +35,7 @@ impl Model {
             Algorithm::Ring => task.ring(),
             Algorithm::Recursive => task.recursive(),
             Algorithm::Doubling => task.doubling(),
+            Algorithm::AllGatherReduce => task.all_gather_reduce(),
             Algorithm::Tree => task.tree(),
             Algorithm::KAry { arity, pieces } => task.k_ary(arity, pieces),
             Algorithm::DoubleTree { pieces } => task.double_tree(pieces),
@@ -65,6 +66,7 @@ impl Row {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Task {
     model: Model,
     collective: Collective,
@@ -207,6 +209,21 @@ impl Task {
     }
 
     fn gathered(&self, from: Row) -> Row {
+        let row = self.doubled(from);
+        // The longest path meets none of the runs that are two messages, or one, or two of them.
+        if self.wraps() { row.later(0.5 * self.model.overhead) } else { row }
+    }
+
+    /// Whole arrays are gathered, without runs that are two messages, the own one from a copy, and combined in the end.
+    fn all_gather_reduce(&self) -> Row {
+        if self.world == 2 {
+            return self.exchange();
+        }
+        let copied_and_combined = f64::from(self.world) * self.array * self.model.gamma;
+        Task { share: self.array, ..*self }.doubled(Row::START).later(copied_and_combined)
+    }
+
+    fn doubled(&self, from: Row) -> Row {
         let mut held = Held::new();
         held.add(0.0, self.share, self.head(self.share), from);
         let mut row = from;
@@ -218,8 +235,7 @@ impl Task {
             row = self.row(sent, row.last, len, self.store);
             held.add(self.chunks(far.div_ceil(2)), len, self.head(len), row);
         }
-        // The longest path meets none of the runs that are two messages, or one, or two of them.
-        if self.wraps() { row.later(0.5 * self.model.overhead) } else { row }
+        row
     }
 
     /// Gathered along a binomial tree.
