@@ -47,7 +47,7 @@ lint: $(venv)/.built $(venv)/.extra-dev ## Formatting, clippy, ruff, mypy, stubs
 	@set -x
 	cargo fmt --check
 	cargo clippy --quiet --all-targets -- -D warnings
-	cargo clippy --quiet --all-targets --features python -- -D warnings
+	cargo clippy --quiet --lib --features python -- -D warnings
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy --strict
