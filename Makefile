@@ -36,7 +36,7 @@ test: $(venv)/.built $(venv)/.extra-test $(venv)/.extra-examples $(venv)/.peers 
 	@echo "arx: cargo test"
 	cargo test --quiet
 	echo "arx: pytest"
-	$(bin)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(bin)/python -m pytest -q -n 2 --dist worksteal $(PYTEST_ARGS)
 
 loom: ## The lock-free parts under every interleaving (tests/loom_*.rs)
 	@echo "arx: loom"
@@ -47,7 +47,7 @@ lint: $(venv)/.built $(venv)/.extra-dev ## Formatting, clippy, ruff, mypy, stubs
 	@set -x
 	cargo fmt --check
 	cargo clippy --quiet --all-targets -- -D warnings
-	cargo clippy --quiet --all-targets --features python -- -D warnings
+	cargo clippy --quiet --lib --features python -- -D warnings
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy --strict

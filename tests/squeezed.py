@@ -87,42 +87,41 @@ def _finished(total, op, size):
 
 
 def _by_block(x, block, said):
+    """What is said of a matrix that has a block in each row; the last block may be short."""
+    whole = x.size // block * block
     with np.errstate(all="ignore"):
-        return np.concatenate([said(x[at : at + block]) for at in range(0, x.size, block)] or [x])
+        return np.concatenate([said(part).ravel() for part in (x[:whole].reshape(-1, block), x[None, whole:])])
 
 
-def _halves(x):
-    finite = np.isfinite(x)
-    largest = np.abs(x[finite]).max(initial=0)
-    exponent = 15 - np.frexp(np.float64(largest))[1] if largest else 0
+def _largest(rows, finite):
+    return np.abs(rows).max(axis=1, keepdims=True, initial=F(0), where=finite)
+
+
+def _halves(rows):
+    finite = np.isfinite(rows)
+    largest = _largest(rows, finite)
+    exponent = np.where(largest > 0, 15 - np.frexp(largest.astype(np.float64))[1], 0)
     # The greatest float32 would round up to 2**128.
     ceiling = (2 - 2.0**-10) * 2.0**127
-    kept = np.where(finite, np.clip(x, -ceiling, ceiling), x).astype(np.float64)
+    kept = np.where(finite, np.clip(rows, -ceiling, ceiling), rows).astype(np.float64)
     return np.ldexp(np.ldexp(kept, exponent).astype(np.float16).astype(np.float64), -exponent).astype(F)
 
 
-def _levels(x, top, coarse):
+def _levels(rows, top, coarse):
     """Whole multiples of a scale, up to `top` of them; of which the last is for infinities, if there are any."""
-    finite = np.isfinite(x)
-    top = F(top if finite.all() else top - 1)
-    largest = np.abs(x[finite]).max(initial=F(0))
+    finite = np.isfinite(rows)
+    top = np.where(finite.all(axis=1, keepdims=True), F(top), F(top - 1))
+    largest = _largest(rows, finite)
     # Blocks of very small values are quantised as if they were larger.
-    lift = LIFT if largest < F(2.0**-40) else F(1)
-    scale = _up(largest * lift / top, coarse)
-    if scale * top == np.inf:
-        scale = _down(scale, coarse)
-    if scale < LEAST * lift:
-        return np.where(finite, F(0), x)
-    codes = np.rint(np.where(finite, x * lift, F(0)) * (F(1) / scale)) + F(0)
-    return np.where(finite, codes * (scale / lift), x)
+    lift = np.where(largest < F(2.0**-40), LIFT, F(1))
+    scale = _scale(largest * lift / top, top, coarse)
+    codes = np.rint(np.where(finite, rows * lift, F(0)) * (F(1) / scale)) + F(0)
+    levels = np.where(scale < LEAST * lift, F(0), codes * (scale / lift))
+    return np.where(finite, levels, rows)
 
 
-def _up(scale, coarse):
-    """To a bfloat16 that is not less."""
-    step = 1 << 16 if coarse else 1
-    return np.array((int(np.array(scale, F).view(np.uint32)) + step - 1) // step * step, np.uint32).view(F)[()]
-
-
-def _down(scale, coarse):
-    step = 1 << 16 if coarse else 1
-    return np.array(int(np.array(scale, F).view(np.uint32)) - step, np.uint32).view(F)[()]
+def _scale(least, top, coarse):
+    """A bfloat16, if `coarse`: the first that is not less, or the one before if its last level is no float32."""
+    step = np.uint32(1 << 16 if coarse else 1)
+    bits = (least.view(np.uint32) + (step - 1)) // step * step
+    return np.where(bits.view(F) * top == np.inf, bits - step, bits).view(F)

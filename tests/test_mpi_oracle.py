@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from test_launch_peers import Job, command, programs
 
-ROUNDS = 8
+# All three are asked the same, MPICH longest: the others spin while they wait, and where ranks outnumber cores each of
+# their calls takes a turn of the scheduler.
+ROUNDS = {"ompi": 3, "mpich": 8, "impi": 3}
 PROGRAM = Path(__file__).parent / "mpicases.py"
 CASES = {
     *("all_reduce", "average", "reduce", "broadcast", "gather", "scatter", "scan", "exscan"),
@@ -24,16 +26,17 @@ SETTINGS = {"ompi": {"OMPI_MCA_op": "^avx"}, "mpich": {}, "impi": {}}
 
 def compared(name: str, n: int, seed: int, **env: str) -> dict[str, int]:
     """How often each case was compared, over all ranks and groups."""
-    argv = [*command(name, n), f"{programs(name)}/python", str(PROGRAM), str(seed), str(ROUNDS)]
+    argv = [*command(name, n), f"{programs(name)}/python", str(PROGRAM), str(seed), str(ROUNDS[name])]
     with Job(argv, {"PYTHONPATH": os.pathsep.join([str(PROGRAM.parent), *sys.path])} | SETTINGS[name] | env) as job:
         output = job.succeed()
     tally: dict[str, int] = json.loads(output.splitlines()[-1])
     return tally
 
 
-def check(tally: dict[str, int], n: int) -> None:
+def check(name: str, n: int, seed: int, **env: str) -> None:
+    tally = compared(name, n, seed, **env)
     groups = {key: tally.pop(key) for key in list(tally) if key.startswith("groups of ")}
-    assert tally == dict.fromkeys(CASES, ROUNDS * sum(groups.values()))
+    assert tally == dict.fromkeys(CASES, ROUNDS[name] * sum(groups.values()))
     assert groups[f"groups of {n}"] >= n, "the world"
     assert len(groups) > 1, "no group was smaller"
 
@@ -42,9 +45,9 @@ def check(tally: dict[str, int], n: int) -> None:
 @pytest.mark.parametrize("name", ["ompi", "mpich", "impi"])
 def test_the_same_bits_as_mpi(name: str, n: int) -> None:
     for seed in range(n, n + 3):
-        check(compared(name, n, seed), n)
+        check(name, n, seed)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_the_same_bits_as_mpi_by_messages(n: int) -> None:
-    check(compared("mpich", n, 10 + n, ARX_TRANSPORT="tcp"), n)
+    check("mpich", n, 10 + n, ARX_TRANSPORT="tcp")
