@@ -60,8 +60,9 @@ fn all_reduce(world: u32, bytes: usize, order: Order) -> Vec<Algorithm> {
     let direct = (world < CROWDED).then_some(Algorithm::Exchange);
     // Two hosts do one full exchange: nothing else needs fewer bytes or fewer steps.
     let pairwise = (world > 2).then_some(Algorithm::Pairwise);
-    let gathered = (2 < world && world < CROWDED).then_some(Algorithm::AllGatherReduce);
-    let ordered = direct.into_iter().chain(pairwise).chain(gathered);
+    let few =
+        [Algorithm::AllGatherReduce, Algorithm::ReduceBroadcast].into_iter().filter(|_| 2 < world && world < CROWDED);
+    let ordered = direct.into_iter().chain(pairwise).chain(few);
     let many = if bytes < SMALL { Algorithm::Doubling } else { Algorithm::Ring };
     let free = [Algorithm::Doubling, Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
     match order {
@@ -118,7 +119,7 @@ mod tests {
     use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Exscan, Gather, Reduce, ReduceScatter, Scan, Scatter};
 
     /// 1 Gb/s, 30 us away.
-    const WIRE: Model = Model { alpha: 20e-6, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0 };
+    const WIRE: Model = Model { alpha: 20e-6, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0, rooted: 1.0 };
 
     #[test]
     fn small_arrays_take_few_steps_and_large_ones_few_bytes() {
@@ -145,7 +146,7 @@ mod tests {
     /// Whatever was measured: an order is the same for all models.
     #[test]
     fn the_order_of_a_sum_does_not_depend_on_the_model() {
-        let slow = Model { alpha: 1e-3, overhead: 1e-4, beta: 1e-7, gamma: 1e-9, segment: 32768.0 };
+        let slow = Model { alpha: 1e-3, overhead: 1e-4, beta: 1e-7, gamma: 1e-9, segment: 32768.0, rooted: 1.0 };
         for world in [2, 3, 8, 16, 17, 100] {
             for bytes in [8, 1 << 10, 1 << 20, 1 << 28] {
                 let order = |model| match choices(model, AllReduce, world, bytes, Order::Fixed)[0].algorithm {

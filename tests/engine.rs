@@ -10,11 +10,12 @@ use ranks::case::Case;
 
 mod ranks;
 
-const ALGORITHMS: [Algorithm; 10] = [
+const ALGORITHMS: [Algorithm; 11] = [
     Algorithm::Ring,
     Algorithm::Recursive,
     Algorithm::Doubling,
     Algorithm::AllGatherReduce,
+    Algorithm::ReduceBroadcast,
     Algorithm::Tree,
     Algorithm::CHAIN,
     Algorithm::KAry { arity: 2, pieces: 3 },

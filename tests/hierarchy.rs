@@ -11,13 +11,14 @@ use hosts::{Array, bytes_of, job, shapes, value};
 
 mod hosts;
 
-const ALGORITHMS: [Algorithm; 7] = [
+const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::Ring,
     Algorithm::Recursive,
     Algorithm::Tree,
     Algorithm::Pairwise,
     Algorithm::Exchange,
     Algorithm::AllGatherReduce,
+    Algorithm::ReduceBroadcast,
     Algorithm::DoubleTree { pieces: 3 },
 ];
 
@@ -134,7 +135,7 @@ fn what_brings_values_together_combines_halves_in_rank_order() {
     let kernel = Reducer::with_isa(DType::Float16, ReduceOp::Sum, Isa::Scalar).expect("it has sums");
     kernel.run(expected.cells(), &operands);
     let expected = expected.read();
-    for algorithm in [Algorithm::Exchange, Algorithm::Pairwise, Algorithm::AllGatherReduce] {
+    for algorithm in ALGORITHMS.into_iter().filter(|algorithm| algorithm.rounds_once()) {
         let results = job(&members, false, |member| {
             let x = Array::new(&input(member.rank));
             let kind = (DType::Float16, ReduceOp::Sum);

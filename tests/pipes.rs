@@ -18,11 +18,12 @@ use arx::wait::{Host, Plain};
 const HANG: Duration = Duration::from_secs(120);
 
 /// Every algorithm, and some of those that are hard to tell from others by name.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "ring",
     "recursive",
     "doubling",
     "all_gather_reduce",
+    "reduce_broadcast",
     "tree",
     "chain",
     "k_ary:3",

@@ -10,9 +10,9 @@ const COLLECTIVES: [Collective; 10] =
 const SIZES: [u64; 6] = [8, 4 << 10, 32 << 10, 256 << 10, 3 << 20, 64 << 20];
 /// A fast link, a slow one, and one on which messages cost nothing but their latency.
 const MODELS: [Model; 3] = [
-    Model { alpha: 5e-6, overhead: 1e-6, beta: 0.2e-9, gamma: 0.1e-9, segment: 256e3 },
-    Model { alpha: 30e-6, overhead: 3e-6, beta: 8e-9, gamma: 0.1e-9, segment: 64e3 },
-    Model { alpha: 20e-6, overhead: 0.0, beta: 1e-9, gamma: 0.2e-9, segment: 256e3 },
+    Model { alpha: 5e-6, overhead: 1e-6, beta: 0.2e-9, gamma: 0.1e-9, segment: 256e3, rooted: 1.0 },
+    Model { alpha: 30e-6, overhead: 3e-6, beta: 8e-9, gamma: 0.1e-9, segment: 64e3, rooted: 1.0 },
+    Model { alpha: 20e-6, overhead: 0.0, beta: 1e-9, gamma: 0.2e-9, segment: 256e3, rooted: 1.0 },
 ];
 
 fn algorithm(name: &str) -> Algorithm {
@@ -58,7 +58,13 @@ fn all_worlds() -> Vec<u32> {
 
 #[test]
 fn the_formulas_of_rings_and_trees_agree_with_simulation() {
-    compare("ring pairwise tree chain k_ary:2:5 k_ary:3:4 doubling", false, &all_worlds(), &SIZES, 0.03);
+    compare(
+        "ring pairwise tree chain k_ary:2:5 k_ary:3:4 doubling reduce_broadcast",
+        false,
+        &all_worlds(),
+        &SIZES,
+        0.03,
+    );
 }
 
 /// Every rank has all others for peers here, so that simulating all worlds would take long.
@@ -124,7 +130,7 @@ fn a_world_of_one_costs_nothing_and_what_is_not_served_has_no_cost() {
 #[test]
 fn every_algorithm_can_be_costed_for_a_world_that_is_never_built() {
     for name in
-        "ring recursive doubling all_gather_reduce tree chain k_ary:4:16 double_tree:16 pairwise exchange".split(' ')
+        "ring recursive doubling all_gather_reduce reduce_broadcast tree chain k_ary:4:16 double_tree:16 pairwise exchange".split(' ')
     {
         for collective in COLLECTIVES.into_iter().filter(|&collective| algorithm(name).serves(collective)) {
             let predict = |world| MODELS[0].predict(algorithm(name), collective, world, 1 << 20).expect("served");

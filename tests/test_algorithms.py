@@ -18,6 +18,7 @@ NAMES = (
     "recursive",
     "doubling",
     "all_gather_reduce",
+    "reduce_broadcast",
     "tree",
     "chain",
     "pairwise",

@@ -57,7 +57,7 @@ def test_between_hosts_the_model_decides_but_not_about_the_order_of_a_sum(tmp_pa
     done = run("-n", 3, write_script(tmp_path, EXPLAIN), ARX_TRANSPORT="tcp")
     assert done.returncode == 0, done.stderr
     small, large, whole = (line.split() for line in done.stdout.splitlines())
-    in_order = {"hierarchical+exchange", "hierarchical+pairwise", "hierarchical+all_gather_reduce"}
+    in_order = {f"hierarchical+{name}" for name in ("exchange", "pairwise", "all_gather_reduce", "reduce_broadcast")}
     assert set(small[4].split(",")) == set(large[4].split(",")) == in_order
     assert in_order < set(whole[4].split(","))
     assert {small[3], large[3], whole[3]} == {"True"}
@@ -104,7 +104,7 @@ def test_tune_writes_what_init_then_takes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     written = (tmp_path / "arx" / "tune").read_text().strip()
     assert f"ARX_TUNE={written}" in done.stdout
-    latency = re.fullmatch(r"alpha_ns=(\d+),overhead_ns=\d+,beta_fs=\d+,gamma_fs=\d+", written)
+    latency = re.fullmatch(r"alpha_ns=(\d+),overhead_ns=\d+,beta_fs=\d+,gamma_fs=\d+,rooted_pct=100", written)
     assert latency is not None
     text = "import numpy as np, arx\nwith arx.init() as w:\n    print(arx.explain(np.ones(4)).why)\n    arx.barrier()\n"
     again = run("-n", 2, write_script(tmp_path, text), ARX_TRANSPORT="tcp", XDG_CACHE_HOME=str(tmp_path))

@@ -22,7 +22,8 @@ APART = ["h0 h1 h0 h1", "h0 h0 h0 h1 h2 h2", "h0 h1 h2", "h2 h0 h1 h0 h2 h0", "h
 SITES = HOME + APART
 FEW = ["2", "3", "5", *APART[:2], APART[3]]
 
-BETWEEN = ("ring", "recursive", "tree", "pairwise", "exchange", "all_gather_reduce", "double_tree:8")
+ORDERED = ("pairwise", "exchange", "all_gather_reduce", "reduce_broadcast")
+BETWEEN = (*ORDERED, "ring", "recursive", "tree", "double_tree:8")
 MIB = 1 << 20
 # Instead of what would be measured.
 NETWORK = "alpha_ns=30000,overhead_ns=8000,beta_fs=1000000,gamma_fs=100000"

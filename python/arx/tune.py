@@ -36,7 +36,7 @@ def main(rounds: int, keep: bool) -> int:
             )
             say("    arx run --hosts h0:1,h1:1 -m arx tune", file=sys.stderr)
             return 2
-        latency, message, send, combine = found
+        latency, message, send, combine, rooted = found
         say(f"{world.size} ranks on {world.num_nodes} hosts")
         say(f"latency {latency * 1e6:.1f} us, {message * 1e6:.1f} us a message, {8e-9 / send:.3f} Gb/s, ", end="")
         say(f"combining {1e-9 / combine:.1f} GB/s")
@@ -46,6 +46,7 @@ def main(rounds: int, keep: bool) -> int:
             "overhead_ns": message * 1e9,
             "beta_fs": send * 1e15,
             "gamma_fs": combine * 1e15,
+            "rooted_pct": rooted * 100,
         }
         line = ",".join(f"{name}={round(value)}" for name, value in units.items())
         say(f"ARX_TUNE={line}")

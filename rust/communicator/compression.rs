@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn model(gigabits: f64) -> Model {
-        Model { alpha: 2e-5, overhead: 5e-6, beta: 8e-9 / gigabits, gamma: 1e-10, segment: 32768.0 }
+        Model { alpha: 2e-5, overhead: 5e-6, beta: 8e-9 / gigabits, gamma: 1e-10, segment: 32768.0, rooted: 1.0 }
     }
 
     /// Coding at 3 GB/s pays for large arrays on slow links.

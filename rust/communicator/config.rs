@@ -52,7 +52,7 @@ pub struct Config {
     pub spin: Option<Duration>,
     /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,kernel=65536,ring=4194304,pipe=262144` (bytes; `kernel=off`: the
     /// kernel is not asked to read other ranks' memory), `cores=2` (instead of those that are there), `streams=2` (connections between two ranks of different hosts), any of them; and, all of them,
-    /// `alpha_ns=`, `overhead_ns=`, `beta_fs=` and `gamma_fs=` (per byte), which say how the network is instead of measuring
+    /// `alpha_ns=`, `overhead_ns=`, `beta_fs=` and `gamma_fs=` (per byte), with `rooted_pct=` or without, which say how the network is instead of measuring
     /// it. Rank 0's word counts for all.
     pub tune: Option<String>,
     /// None: all ranks are on this host.
@@ -99,7 +99,7 @@ impl Config {
             return Err(Error::Init(format!("rank {} of a world of {}: ranks go from 0", self.rank, self.world)));
         }
         let local = ["chunk", "round", "symmetric", "kernel", "ring", "pipe", "cores"];
-        let known = local.iter().chain(&["streams", "alpha_ns", "overhead_ns", "beta_fs", "gamma_fs"]);
+        let known = local.iter().chain(&["streams", "alpha_ns", "overhead_ns", "beta_fs", "gamma_fs", "rooted_pct"]);
         for word in self.tune.iter().flat_map(|t| t.split(',')).filter(|w| !w.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             if !known.clone().any(|k| *k == key) || word != NO_KERNEL && value.parse::<usize>().is_err() {
@@ -156,7 +156,8 @@ impl Config {
     pub(super) fn network(&self) -> Option<Model> {
         let [alpha, overhead] = ["alpha_ns", "overhead_ns"].map(|key| self.tuned(key).map(|n| n as f64 * 1e-9));
         let [beta, gamma] = ["beta_fs", "gamma_fs"].map(|key| self.tuned(key).map(|n| n as f64 * 1e-15));
-        Some(Model { alpha: alpha?, overhead: overhead?, beta: beta?, gamma: gamma?, segment: SEGMENT })
+        let rooted = self.tuned("rooted_pct").map_or(1.0, |n| n as f64 * 1e-2);
+        Some(Model { alpha: alpha?, overhead: overhead?, beta: beta?, gamma: gamma?, segment: SEGMENT, rooted })
     }
 
     /// What rank 0 tells the others.

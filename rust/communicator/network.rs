@@ -157,12 +157,12 @@ pub(super) fn is_flat(goal: schedule::Collective) -> bool {
 }
 
 /// A model as numbers that can be sent, and back.
-pub(super) fn words(model: &Model) -> [f64; 4] {
-    [model.alpha, model.overhead, model.beta, model.gamma]
+pub(super) fn words(model: &Model) -> [f64; 5] {
+    [model.alpha, model.overhead, model.beta, model.gamma, model.rooted]
 }
 
-pub(super) fn of_words([alpha, overhead, beta, gamma]: [f64; 4]) -> Model {
-    Model { alpha, overhead, beta, gamma, segment: super::probe::SEGMENT }
+pub(super) fn of_words([alpha, overhead, beta, gamma, rooted]: [f64; 5]) -> Model {
+    Model { alpha, overhead, beta, gamma, segment: super::probe::SEGMENT, rooted }
 }
 
 /// Networks that this process has seen as rank 0, by where the job met: a group that forms again does not measure again.
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn choices_are_made_once_and_stay() {
         let hosts = Hosts::new((0..8).map(|rank| vec![rank]).collect(), 0);
-        let model = Model { alpha: 2e-5, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0 };
+        let model = Model { alpha: 2e-5, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0, rooted: 1.0 };
         let mut network = Network::new(model, Rates::default(), &hosts);
         let sum = call(ReduceOp::Sum, DType::Float32);
         for bytes in (0..200).map(|k| 8 << (k % 26)) {

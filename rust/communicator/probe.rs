@@ -9,8 +9,9 @@
 //!     a kernel on memory in the cache            gamma
 //! all hosts together, if there are more than two:
 //!     8 bytes by exchange and by doubling        two equations for overhead and alpha
+//!     8 bytes by way of one of them              rooted: how much less that takes than these say
 //! ```
-//! The last step is what decides between the ways to send little: only when all take part does it show what it costs that
+//! The last steps are what decides between the ways to send little: only when all take part does it show what it costs that
 //! ranks share cores, or links a switch.
 
 use std::cell::Cell;
@@ -39,7 +40,25 @@ const FEW: u32 = 16;
 pub(super) const SEGMENT: f64 = (32 << 10) as f64;
 
 /// As the core's caches have it, where nothing is measured: a rank that has no partner.
-const UNKNOWN: Model = Model { alpha: 0.0, overhead: 0.0, beta: 0.0, gamma: 0.0, segment: SEGMENT };
+const UNKNOWN: Model = Model { alpha: 0.0, overhead: 0.0, beta: 0.0, gamma: 0.0, segment: SEGMENT, rooted: 1.0 };
+
+/// What stands for all ways by one rank.
+const BY_ONE: Algorithm = Algorithm::ReduceBroadcast;
+
+/// What a rank has found out.
+pub(super) struct Found {
+    pub model: Model,
+    /// Seconds of an all-reduce of a few bytes by way of one rank, if that was tried.
+    pub by_one: Option<f64>,
+}
+
+impl Found {
+    /// The model, among so many hosts, of which the numbers are the largest that any rank has found.
+    pub fn among(self, hosts: u32) -> Model {
+        let rooted = self.by_one.map_or(self.model.rooted, |seconds| seconds / latency(&self.model, BY_ONE, hosts));
+        Model { rooted, ..self.model }
+    }
+}
 
 /// One rank's half of a probe, with a partner on another host that does the same.
 pub(super) struct Probe<'a, 'w> {
@@ -53,54 +72,46 @@ pub(super) struct Probe<'a, 'w> {
 }
 
 impl Probe<'_, '_> {
-    pub fn run(&mut self) -> Result<Model, Halt> {
-        let alone = self.in_pairs()?;
+    pub fn run(&mut self) -> Result<Found, Halt> {
+        let model = self.in_pairs()?;
         match self.team.clone() {
-            Some(team) if team.size() > 2 => self.together(&team, alone),
-            _ => Ok(alone),
+            Some(team) if (3..=FEW).contains(&team.size()) => self.together(&team, model),
+            _ => Ok(Found { model, by_one: None }),
         }
     }
 
-    /// Latency and overhead as they are when all hosts send: the two numbers that explain both times.
-    fn together(&mut self, team: &Team, alone: Model) -> Result<Model, Halt> {
-        let algorithms = [Algorithm::Exchange, Algorithm::Doubling];
-        if team.size() > FEW {
-            return Ok(alone);
-        }
-        let [exchange, doubling] = [self.usual(team, algorithms[0])?, self.usual(team, algorithms[1])?];
-        let [e, d] = algorithms.map(|algorithm| {
-            let steps = |alpha, overhead| {
-                let model = Model { alpha, overhead, beta: 0.0, gamma: 0.0, segment: SEGMENT };
-                model.predict(algorithm, Collective::AllReduce, team.size(), PIECE as u64).expect("both serve it")
-            };
-            (steps(1.0, 0.0), steps(0.0, 1.0))
-        });
-        // e.0 alpha + e.1 overhead = exchange, d.0 alpha + d.1 overhead = doubling
-        let determinant = e.0 * d.1 - d.0 * e.1;
-        let overhead = (e.0 * doubling - d.0 * exchange) / determinant;
-        let alpha = (exchange * d.1 - doubling * e.1) / determinant;
-        if determinant == 0.0 || !(overhead > 0.0 && alpha >= 0.0) {
-            // No such numbers: whatever the reason, the faster of the two must look faster.
-            let share = exchange.min(doubling) / (e.0 + e.1).min(d.0 + d.1);
-            let latency = if exchange < doubling { (share, 0.2 * share) } else { (0.2 * share, share) };
-            return Ok(Model { alpha: latency.0, overhead: latency.1, ..alone });
-        }
-        Ok(Model { alpha, overhead, ..alone })
+    /// What messages cost when all hosts send.
+    fn together(&mut self, team: &Team, alone: Model) -> Result<Found, Halt> {
+        let algorithms = [Algorithm::Exchange, Algorithm::Doubling, BY_ONE];
+        let [exchange, doubling, by_one] = self.in_turn(team, algorithms)?;
+        let model = explained(team.size(), (exchange, doubling), alone);
+        Ok(Found { model, by_one: Some(by_one) })
     }
 
-    /// The median time of an all-reduce of a few bytes.
-    fn usual(&mut self, team: &Team, algorithm: Algorithm) -> Result<f64, Halt> {
+    /// The usual times of an all-reduce of a few bytes by algorithms that take turns: the median over some calls in a row, since
+    /// who is late in one is early in the next.
+    fn in_turn<const N: usize>(&mut self, team: &Team, algorithms: [Algorithm; N]) -> Result<[f64; N], Halt> {
+        const ROW: usize = 5;
         let word = [const { Cell::new(0_u8) }; PIECE];
-        let request = Request { collective: Collective::AllReduce, algorithm, team: team.clone(), elem: 1 };
         let header = Header { kind: 0, sequence: 0, fingerprint: 0, bytes: PIECE as u64 };
-        let mut times = Vec::new();
-        for _ in 0..15 * self.rounds {
-            let from = Instant::now();
-            self.messages.run(&request, &Arrays::even(&word), bytes(), header, self.wait)?;
-            times.push(from.elapsed().as_secs_f64());
+        let mut times = [const { Vec::new() }; N];
+        for round in 0..1 + 9 * self.rounds {
+            for (algorithm, times) in algorithms.into_iter().zip(&mut times) {
+                let request = Request { collective: Collective::AllReduce, algorithm, team: team.clone(), elem: 1 };
+                let from = Instant::now();
+                for _ in 0..ROW {
+                    self.messages.run(&request, &Arrays::even(&word), bytes(), header, self.wait)?;
+                }
+                // The first row opens connections.
+                if round > 0 {
+                    times.push(from.elapsed().as_secs_f64() / ROW as f64);
+                }
+            }
         }
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
+        Ok(times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        }))
     }
 
     /// Each number as small as it was seen.
@@ -126,6 +137,7 @@ impl Probe<'_, '_> {
             beta: ((long - one_piece) / large as f64).max(0.0),
             gamma: combining(array),
             segment: SEGMENT,
+            rooted: 1.0,
         })
     }
 
@@ -164,6 +176,31 @@ impl Probe<'_, '_> {
         let theirs = u64::from_le_bytes(theirs.try_into().expect("eight bytes"));
         Ok(number.min((theirs as usize).clamp(LARGE.0, LARGE.1)))
     }
+}
+
+/// `alone`, with latency and overhead as they are when all hosts send: the two numbers that explain both times.
+fn explained(world: u32, (exchange, doubling): (f64, f64), alone: Model) -> Model {
+    let [e, d] = [Algorithm::Exchange, Algorithm::Doubling].map(|algorithm| {
+        let steps = |alpha, overhead| latency(&Model { alpha, overhead, ..UNKNOWN }, algorithm, world);
+        (steps(1.0, 0.0), steps(0.0, 1.0))
+    });
+    // e.0 alpha + e.1 overhead = exchange, d.0 alpha + d.1 overhead = doubling
+    let determinant = e.0 * d.1 - d.0 * e.1;
+    let overhead = (e.0 * doubling - d.0 * exchange) / determinant;
+    let alpha = (exchange * d.1 - doubling * e.1) / determinant;
+    if determinant == 0.0 || !(overhead > 0.0 && alpha >= 0.0) {
+        // No such numbers: whatever the reason, the faster of the two must look faster.
+        let share = exchange.min(doubling) / (e.0 + e.1).min(d.0 + d.1);
+        let (alpha, overhead) = if exchange < doubling { (share, 0.2 * share) } else { (0.2 * share, share) };
+        return Model { alpha, overhead, ..alone };
+    }
+    Model { alpha, overhead, ..alone }
+}
+
+/// What an all-reduce of nothing would take.
+pub(super) fn latency(model: &Model, algorithm: Algorithm, world: u32) -> f64 {
+    let model = Model { beta: 0.0, gamma: 0.0, ..*model };
+    model.predict(algorithm, Collective::AllReduce, world, PIECE as u64).expect("it serves all-reduce")
 }
 
 /// Two ranks send each other so many pieces, one after the other.

@@ -324,7 +324,7 @@ impl Group {
 
     /// Measures the network between hosts anew; all ranks call it. Seconds: latency, cost of a message, per byte sent, per
     /// byte combined. None on one host.
-    fn _survey(&self, py: Python<'_>, rounds: usize) -> PyResult<Option<[f64; 4]>> {
+    fn _survey(&self, py: Python<'_>, rounds: usize) -> PyResult<Option<[f64; 5]>> {
         let mut communicator = self.enter(py)?;
         let mut found = None;
         perform(py, true, |host| {

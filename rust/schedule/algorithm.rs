@@ -65,6 +65,8 @@ pub enum Algorithm {
     Doubling,
     /// All arrays to everybody by doubling, combined there.
     AllGatherReduce,
+    /// All arrays to rank 0, the result down a binomial tree.
+    ReduceBroadcast,
     /// A binomial tree.
     Tree,
     /// A tree with `arity` children per rank, in pieces; `chain` for one child.
@@ -90,11 +92,12 @@ impl Algorithm {
     pub const CHAIN: Algorithm = Algorithm::KAry { arity: 1, pieces: 1 };
 
     /// What `from_str` understands; numbers after the name may be left out.
-    pub const NAMES: [&'static str; 10] = [
+    pub const NAMES: [&'static str; 11] = [
         "ring",
         "recursive",
         "doubling",
         "all_gather_reduce",
+        "reduce_broadcast",
         "tree",
         "chain",
         "k_ary:ARITY:PIECES",
@@ -124,7 +127,7 @@ impl Algorithm {
             Algorithm::Ring => halves || matches!(collective, Broadcast(_)),
             Algorithm::Recursive => halves,
             Algorithm::Pairwise => halves || collective == AllToAll,
-            Algorithm::Doubling | Algorithm::AllGatherReduce => collective == AllReduce,
+            Algorithm::Doubling | Algorithm::AllGatherReduce | Algorithm::ReduceBroadcast => collective == AllReduce,
             Algorithm::Tree => whole || matches!(collective, Gather(_) | Scatter(_)),
             Algorithm::CHAIN => whole || matches!(collective, Scan | Exscan),
             Algorithm::KAry { .. } | Algorithm::DoubleTree { .. } => whole,
@@ -135,7 +138,8 @@ impl Algorithm {
     /// Whether every element is combined out of the raw contributions at once, with one rounding and no rounded partial result:
     /// what sums of halves need.
     pub fn rounds_once(self) -> bool {
-        matches!(self, Algorithm::Pairwise | Algorithm::Exchange | Algorithm::AllGatherReduce)
+        use Algorithm::{AllGatherReduce, Exchange, Pairwise, ReduceBroadcast};
+        matches!(self, Pairwise | Exchange | AllGatherReduce | ReduceBroadcast)
     }
 
     /// Chunks of temporary memory of the rank that needs most.
@@ -145,6 +149,7 @@ impl Algorithm {
             (Algorithm::Exchange | Algorithm::AllGatherReduce, AllReduce) if world <= 2 => 0,
             (Algorithm::AllGatherReduce, _) => world,
             (Algorithm::Exchange, AllReduce | Reduce(_) | Scan | Exscan)
+            | (Algorithm::ReduceBroadcast, AllReduce)
             | (Algorithm::Pairwise, AllReduce | ReduceScatter | Reduce(_)) => world - 1,
             _ => 0,
         }
@@ -165,6 +170,7 @@ impl Algorithm {
             (Recursive, Reduce(root)) => recursive::reduce(rank, world, root),
             (Doubling, AllReduce) => recursive::doubling(rank, world),
             (AllGatherReduce, AllReduce) => recursive::all_gather_reduce(rank, world),
+            (ReduceBroadcast, AllReduce) => exchange::reduce_broadcast(rank, world),
             (Tree, AllReduce) => tree::all_reduce(rank, world),
             (Tree, Broadcast(root)) => tree::broadcast(rank, world, root),
             (Tree, Reduce(root)) => tree::reduce(rank, world, root),
@@ -202,6 +208,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Recursive => f.write_str("recursive"),
             Algorithm::Doubling => f.write_str("doubling"),
             Algorithm::AllGatherReduce => f.write_str("all_gather_reduce"),
+            Algorithm::ReduceBroadcast => f.write_str("reduce_broadcast"),
             Algorithm::Tree => f.write_str("tree"),
             Algorithm::CHAIN => f.write_str("chain"),
             Algorithm::KAry { arity, pieces } => write!(f, "k_ary:{arity}:{pieces}"),
@@ -228,6 +235,7 @@ impl FromStr for Algorithm {
             "recursive" => Algorithm::Recursive,
             "doubling" => Algorithm::Doubling,
             "all_gather_reduce" => Algorithm::AllGatherReduce,
+            "reduce_broadcast" => Algorithm::ReduceBroadcast,
             "tree" => Algorithm::Tree,
             "chain" => Algorithm::CHAIN,
             "k_ary" => Algorithm::KAry { arity: number(2)?, pieces: number(16)? },

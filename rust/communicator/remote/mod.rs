@@ -87,7 +87,7 @@ impl Remote {
         let doors = Doors::new(config.rank, roll.clone(), pipes.clone(), Arc::clone(&control), streams);
         let mut remote = Remote {
             roll,
-            network: Network::new(network::of_words([0.0; 4]), Rates::default(), &hosts),
+            network: Network::new(network::of_words([0.0; 5]), Rates::default(), &hosts),
             hosts: hosts.clone(),
             direct,
             messages: Messages::new(config.world as usize, Box::new(doors)),

@@ -14,7 +14,7 @@ use super::super::call::Call;
 use super::super::compression::Rates;
 use super::super::config::STREAMS;
 use super::super::network::{self, Network};
-use super::super::probe::Probe;
+use super::super::probe::{Found, Probe};
 use super::Remote;
 
 /// What rank 0 decides for all.
@@ -38,7 +38,7 @@ impl Terms {
         let told = match numbers {
             [] => None,
             numbers => {
-                let numbers: [u64; 4] = numbers.try_into().map_err(|_| wrong())?;
+                let numbers: [u64; 5] = numbers.try_into().map_err(|_| wrong())?;
                 Some(network::of_words(numbers.map(f64::from_bits)))
             }
         };
@@ -50,17 +50,18 @@ impl Remote {
     /// Finds out how the network is, unless that is `told`, and sees to it that all ranks know the same of it.
     pub fn survey(&mut self, sequence: u64, told: Option<Model>, rounds: usize, host: &mut dyn Host) -> Result<()> {
         let mut memory = Vec::new();
-        let words = aligned(&mut memory, 6 * size_of::<f64>());
+        let words = aligned(&mut memory, 8 * size_of::<f64>());
         let Rates([half, int8]) = Rates::measure();
         let (partner, team) = (self.hosts.partner(), self.hosts.first_ranks());
         let call = Call::barrier(None);
         let outcome = self.session(sequence, &call, host, |session| {
-            let model = match told {
-                Some(model) => model,
+            let found = match told {
+                Some(model) => Found { model, by_one: None },
                 None => Probe { messages: session.messages, partner, team, rounds, wait: session.wait }.run()?,
             };
-            let [alpha, overhead, beta, gamma] = network::words(&model);
-            let bytes = [alpha, overhead, beta, gamma, half, int8].map(f64::to_ne_bytes);
+            let [alpha, overhead, beta, gamma, rooted] = network::words(&found.model);
+            let by_one = found.by_one.unwrap_or(0.0);
+            let bytes = [alpha, overhead, beta, gamma, rooted, by_one, half, int8].map(f64::to_ne_bytes);
             words.iter().zip(bytes.as_flattened()).for_each(|(cell, byte)| cell.set(*byte));
             let way = Way::Hierarchical(schedule::Algorithm::Doubling);
             session.all_reduce(way, (DType::Float64, ReduceOp::Max), words, words)
@@ -68,8 +69,12 @@ impl Remote {
         outcome.map_err(|trouble| self.explain(trouble, sequence, &call, host))?;
         let bytes: Vec<u8> = words.iter().map(Cell::get).collect();
         let number = |k: usize| f64::from_ne_bytes(bytes[8 * k..8 * k + 8].try_into().expect("eight bytes"));
-        let model = network::of_words([0, 1, 2, 3].map(number));
-        self.network = Network::new(model, Rates([4, 5].map(number)), &self.hosts);
+        let found = Found {
+            model: network::of_words([0, 1, 2, 3, 4].map(number)),
+            by_one: Some(number(5)).filter(|seconds| *seconds > 0.0),
+        };
+        let model = found.among(self.hosts.count() as u32);
+        self.network = Network::new(model, Rates([6, 7].map(number)), &self.hosts);
         Ok(())
     }
 }

@@ -11,7 +11,8 @@
 //! both it is the LogGP model (Alexandrov et al. 1995), where messages that do not wait for each other do not add up their
 //! latencies.
 //!
-//! What it does not know: ranks that differ, links that share a wire, a core that both sends and receives.
+//! What it does not know: ranks that differ, links that share a wire, a core that both sends and receives. `rooted` makes up for the
+//! most of it where arrays are small.
 
 mod predict;
 mod simulate;
@@ -31,6 +32,9 @@ pub struct Model {
     pub gamma: f64,
     /// Bytes that are passed on at once.
     pub segment: f64,
+    /// What messages cost in an all-reduce by way of one rank, as a multiple of `alpha` and `overhead`: less where ranks share
+    /// cores, or links a switch, since far fewer are under way at a time. 1 in the model proper.
+    pub rooted: f64,
 }
 
 impl Model {

@@ -22,8 +22,11 @@ impl Model {
         if world == 1 {
             return Some(0.0);
         }
+        let by_one =
+            collective == Collective::AllReduce && matches!(algorithm, Algorithm::Tree | Algorithm::ReduceBroadcast);
+        let rooted = if by_one { self.rooted } else { 1.0 };
         let task = Task {
-            model: *self,
+            model: Model { alpha: rooted * self.alpha, overhead: rooted * self.overhead, ..*self },
             collective,
             world,
             array: bytes as f64,
@@ -36,6 +39,7 @@ impl Model {
             Algorithm::Recursive => task.recursive(),
             Algorithm::Doubling => task.doubling(),
             Algorithm::AllGatherReduce => task.all_gather_reduce(),
+            Algorithm::ReduceBroadcast => task.reduce_broadcast(),
             Algorithm::Tree => task.tree(),
             Algorithm::KAry { arity, pieces } => task.k_ary(arity, pieces),
             Algorithm::DoubleTree { pieces } => task.double_tree(pieces),
@@ -164,6 +168,11 @@ impl Task {
             }
             _ => messages(self.array, self.reduce),
         }
+    }
+
+    fn reduce_broadcast(&self) -> Row {
+        let reduced = Task { collective: Collective::Reduce(0), ..*self }.exchange();
+        self.binomial(reduced, self.store)
     }
 
     /// Recursive doubling. Guests come before the rounds and go after them; what a guest brings reaches the host of another

@@ -15,7 +15,7 @@ impl Task {
 
     /// The longest path goes down a level or waits while a message is sent to another child, whatever takes longer, as often
     /// as there are levels; but unless `p` is a power of two no path goes down all of them.
-    fn binomial(&self, from: Row, rate: f64) -> Row {
+    pub(super) fn binomial(&self, from: Row, rate: f64) -> Row {
         let (hop, port) = (self.hop(self.array, rate), self.port(self.array, rate));
         let levels = log2(self.world);
         let waits = match levels - 1 {
