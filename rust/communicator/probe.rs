@@ -33,6 +33,13 @@ const PIECES: u32 = 16;
 const LONG: Duration = Duration::from_millis(8);
 const LARGE: (usize, usize) = (64 << 10, 1 << 20);
 
+/// All turns of the ways to send little take about so long, if at least two of them do, and at most so many.
+const TURNS: Duration = Duration::from_millis(15);
+const MOST: usize = 8;
+
+/// Of all-reduces of a few bytes.
+const HEADER: Header = Header { kind: 0, sequence: 0, fingerprint: 0, bytes: PIECE as u64 };
+
 /// Above this nobody sends to everybody.
 const FEW: u32 = 16;
 
@@ -88,30 +95,52 @@ impl Probe<'_, '_> {
         Ok(Found { model, by_one: Some(by_one) })
     }
 
-    /// The usual times of an all-reduce of a few bytes by algorithms that take turns: the median over some calls in a row, since
-    /// who is late in one is early in the next.
+    /// The usual times of an all-reduce of a few bytes by algorithms that take turns: medians over rows.
     fn in_turn<const N: usize>(&mut self, team: &Team, algorithms: [Algorithm; N]) -> Result<[f64; N], Halt> {
-        const ROW: usize = 5;
-        let word = [const { Cell::new(0_u8) }; PIECE];
-        let header = Header { kind: 0, sequence: 0, fingerprint: 0, bytes: PIECE as u64 };
+        for algorithm in algorithms {
+            self.row(team, algorithm)?; // opens connections
+        }
         let mut times = [const { Vec::new() }; N];
-        for round in 0..1 + 9 * self.rounds {
+        let (from, mut left) = (Instant::now(), 1);
+        while left > 0 {
             for (algorithm, times) in algorithms.into_iter().zip(&mut times) {
-                let request = Request { collective: Collective::AllReduce, algorithm, team: team.clone(), elem: 1 };
-                let from = Instant::now();
-                for _ in 0..ROW {
-                    self.messages.run(&request, &Arrays::even(&word), bytes(), header, self.wait)?;
-                }
-                // The first row opens connections.
-                if round > 0 {
-                    times.push(from.elapsed().as_secs_f64() / ROW as f64);
-                }
+                times.push(self.row(team, algorithm)?);
+            }
+            left -= 1;
+            if times[0].len() == 1 {
+                let slowest = self.largest(team, from.elapsed().as_secs_f64())?;
+                left = self.rounds * ((TURNS.as_secs_f64() / slowest) as usize).clamp(2, MOST);
             }
         }
         Ok(times.map(|mut times| {
             times.sort_by(f64::total_cmp);
             times[times.len() / 2]
         }))
+    }
+
+    /// What a call takes of some in a row, since who is late in one is early in the next.
+    fn row(&mut self, team: &Team, algorithm: Algorithm) -> Result<f64, Halt> {
+        const CALLS: usize = 5;
+        let word = [const { Cell::new(0_u8) }; PIECE];
+        let request = Request { collective: Collective::AllReduce, algorithm, team: team.clone(), elem: 1 };
+        let from = Instant::now();
+        for _ in 0..CALLS {
+            self.messages.run(&request, &Arrays::even(&word), bytes(), HEADER, self.wait)?;
+        }
+        Ok(from.elapsed().as_secs_f64() / CALLS as f64)
+    }
+
+    /// The largest of everybody's numbers.
+    fn largest(&mut self, team: &Team, number: f64) -> Result<f64, Halt> {
+        let mut memory = Vec::new();
+        let word = aligned(&mut memory, PIECE);
+        word.iter().zip(number.to_ne_bytes()).for_each(|(cell, byte)| cell.set(byte));
+        let (collective, algorithm) = (Collective::AllReduce, Algorithm::Doubling);
+        let request = Request { collective, algorithm, team: team.clone(), elem: PIECE };
+        let max = arithmetic(DType::Float64, ReduceOp::Max, team.size() as usize);
+        self.messages.run(&request, &Arrays::even(word), max, HEADER, self.wait)?;
+        let all: Vec<u8> = word.iter().map(Cell::get).collect();
+        Ok(f64::from_ne_bytes(all.try_into().expect("eight bytes")))
     }
 
     /// Each number as small as it was seen.
