@@ -15,9 +15,10 @@ from arx.testing import Ranks
 hypothesis.settings.register_profile("arx", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("arx")
 
-# What a shell starts in the background ignores Ctrl-C, and so would all ranks.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a shell starts in the background ignores the keyboard's signals, and so would all ranks.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
