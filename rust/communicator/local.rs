@@ -2,34 +2,31 @@
 //! failures mean.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use crate::arena::heap::Heap;
-use crate::arena::{Layout, Segment};
 use crate::direct::words::AHEAD;
-use crate::direct::{self, Boards, Deal, Dealt, Direct, Known, NEVER, Peers, Seat, Turn, Verdict};
+use crate::direct::{self, Deal, Dealt, Direct, Seat, Turn, Verdict};
 use crate::engine::{Halt, Header};
 use crate::error::{Error, Rank, Result};
 use crate::health::{Door, Roster, State, Watcher};
 use crate::hierarchy::{Hosts, Session, Way};
 use crate::kernels::{Bytes, Reducer};
-use crate::machine;
 use crate::messages::Messages;
-use crate::rendezvous::{Job, LateDoor, Terms, join};
+use crate::rendezvous::{Job, LateDoor};
 use crate::schedule;
-use crate::transport::shm::ring::Ring;
 use crate::wait::{Host, Patience, Stop, Wait, raise};
 
 use super::algorithm::Algorithm;
 use super::blame;
 use super::call::{Call, Collective, Cut};
-use super::commons::{CONTROL, Commons, Lease, Node, REGION};
-use super::config::{self, Config, Manner};
+use super::commons::{Commons, Lease};
+use super::config::{Config, Manner};
 use super::founder::Share;
 use super::mail::{self, Mail};
 use super::pipes::Pipes;
 use super::roll::Roll;
+use super::shared::Shared;
 
 /// What connects a rank with the others of its host.
 #[derive(Debug)]
@@ -60,52 +57,6 @@ struct Paths {
     hosts: Hosts,
     /// For halves that travel as float32.
     wide: Vec<Cell<u8>>,
-}
-
-/// The memory that the ranks of a host share, as one of them sees it.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub node: Node,
-    pub direct: Direct,
-    pub heap: Arc<Heap>,
-    listener: Option<OwnedFd>,
-}
-
-impl Shared {
-    /// Meets the other ranks of `job`, which are all on this host.
-    pub fn join(job: &Job, config: &Config, host: &mut dyn Host) -> Result<Shared> {
-        let world = job.world as usize;
-        let (control, pipe) = (CONTROL + Roster::bytes(world), Ring::size(config.pipe(world)));
-        let layout = Layout::new(world, control, REGION, config.ring(), pipe, machine::memory());
-        let known = Known::new();
-        let enter = |segment: &Arc<Segment>, layout: &Layout| {
-            if let Some(known) = &known {
-                known.show(&Boards::new(Arc::clone(segment), *layout), job.rank as usize);
-            }
-            let roster = Roster::new(Arc::clone(segment), CONTROL, layout.world);
-            roster.enter(job.rank, &machine::cpus(), machine::quota());
-        };
-        let joined = join(job, Terms { layout, settings: config.settings() }, &enter, host)?;
-        let (layout, segment) = (joined.terms.layout, Arc::clone(&joined.segment));
-        let roster = Roster::new(Arc::clone(&segment), CONTROL, world);
-        let (tuning, cores) = config::told(joined.terms.settings);
-        let crowd = world > cores.unwrap_or_else(|| roster.cores());
-        let rank = job.rank as usize;
-        let heap = Heap::new(Arc::clone(&segment), layout.heap_of(rank), layout.heap, rank);
-        for (start, len) in (0..world).map(|rank| layout.ring_block(rank)) {
-            segment.prefer_huge(start, len);
-        }
-        let boards = Boards::new(Arc::clone(&segment), layout);
-        let peers = if tuning.kernel == NEVER { Peers::none(world) } else { Peers::find(&boards, known) };
-        let direct = Direct::new(boards, rank, crowd, tuning).reading(peers.clone());
-        let node = Node::new(segment, layout, (roster, rank), (tuning, crowd), peers, config.manner(crowd));
-        Ok(Shared { node, direct, heap: Arc::new(heap), listener: joined.listener })
-    }
-
-    /// Between the ranks of this host, of which `hosts` says who they are.
-    pub fn pipes(&self, hosts: &Hosts) -> Pipes {
-        Pipes::new(Arc::clone(&self.node.segment), self.node.layout, hosts)
-    }
 }
 
 impl Local {

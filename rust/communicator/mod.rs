@@ -27,6 +27,7 @@ mod pipes;
 mod probe;
 mod remote;
 mod roll;
+mod shared;
 mod undelivered;
 
 use std::os::fd::RawFd;

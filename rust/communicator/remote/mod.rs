@@ -29,11 +29,12 @@ use super::compression::Rates;
 use super::config::{Across, Config, Manner};
 use super::doors::Doors;
 use super::founder::Share;
-use super::local::{Fault, Outcome, Shared};
+use super::local::{Fault, Outcome};
 use super::mail::{self, Mail};
 use super::network::{self, Network};
 use super::pipes::Pipes;
 use super::roll::Roll;
+use super::shared::Shared;
 use survey::Terms;
 
 /// How long ranks of a host may take to share memory: all of them are there already.
