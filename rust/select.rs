@@ -60,9 +60,9 @@ fn all_reduce(world: u32, bytes: usize, order: Order) -> Vec<Algorithm> {
     let direct = (world < CROWDED).then_some(Algorithm::Exchange);
     // Two hosts do one full exchange: nothing else needs fewer bytes or fewer steps.
     let pairwise = (world > 2).then_some(Algorithm::Pairwise);
-    let few =
-        [Algorithm::AllGatherReduce, Algorithm::ReduceBroadcast].into_iter().filter(|_| 2 < world && world < CROWDED);
-    let ordered = direct.into_iter().chain(pairwise).chain(few);
+    let few_messages = [Algorithm::AllGatherReduce, Algorithm::ReduceBroadcast];
+    let few_messages = (3..CROWDED).contains(&world).then_some(few_messages).into_iter().flatten();
+    let ordered = direct.into_iter().chain(pairwise).chain(few_messages);
     let many = if bytes < SMALL { Algorithm::Doubling } else { Algorithm::Ring };
     let free = [Algorithm::Doubling, Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
     match order {
@@ -132,6 +132,14 @@ mod tests {
             assert_eq!(best(64 << 10), best(64 << 10));
         }
         assert_eq!(choices(&WIRE, AllReduce, 2, 1 << 20, Order::Free)[0].algorithm, Algorithm::Exchange);
+    }
+
+    #[test]
+    fn small_sums_take_few_messages_where_these_cost_more_than_latency() {
+        let best = |model: Model| choices(&model, AllReduce, 8, 8, Order::Fixed)[0].algorithm;
+        assert_eq!(best(WIRE), Algorithm::Exchange);
+        assert_eq!(best(Model { alpha: 2e-6, overhead: 20e-6, ..WIRE }), Algorithm::AllGatherReduce);
+        assert_eq!(best(Model { alpha: 2e-6, overhead: 20e-6, rooted: 0.25, ..WIRE }), Algorithm::ReduceBroadcast);
     }
 
     #[test]

@@ -202,7 +202,7 @@ pub trait Task {
 
     /// Whether an attempt is a call of the system. Then each is followed by a yield: with four ranks of other hosts' networks on
     /// two cores, 32 attempts in a row kept the others from coming, and a call of 8 bytes took 150 us instead of 60.
-    fn calls(&self) -> bool {
+    fn is_system_call(&self) -> bool {
         false
     }
 
@@ -248,7 +248,7 @@ impl Wait<'_> {
             return Ok(());
         }
         // A short spin keeps the clock and the host out of the usual case. In a crowd one look is enough.
-        let brief = if self.patience.spin.is_zero() || task.calls() { 0 } else { 2 * SPINS_PER_LOOK };
+        let brief = if self.patience.spin.is_zero() || task.is_system_call() { 0 } else { 2 * SPINS_PER_LOOK };
         for _ in 0..brief {
             spin();
             if task.attempt() {
@@ -359,7 +359,7 @@ impl Nap<'_> {
 /// The phases before sleeping.
 fn spin_or_yield(budget: Duration, task: &mut dyn Task) -> bool {
     if !budget.is_zero() {
-        let (from, attempts) = (Instant::now(), if task.calls() { 1 } else { SPINS_PER_LOOK });
+        let (from, attempts) = (Instant::now(), if task.is_system_call() { 1 } else { SPINS_PER_LOOK });
         while from.elapsed() < budget {
             for _ in 0..attempts {
                 if task.attempt() {

@@ -51,9 +51,10 @@ pub struct Config {
     /// `ARX_SPIN_US`.
     pub spin: Option<Duration>,
     /// `ARX_TUNE`: `chunk=65536,round=262144,symmetric=4194304,kernel=65536,ring=4194304,pipe=262144` (bytes; `kernel=off`: the
-    /// kernel is not asked to read other ranks' memory), `cores=2` (instead of those that are there), `streams=2` (connections between two ranks of different hosts), any of them; and, all of them,
-    /// `alpha_ns=`, `overhead_ns=`, `beta_fs=` and `gamma_fs=` (per byte), with `rooted_pct=` or without, which say how the network is instead of measuring
-    /// it. Rank 0's word counts for all.
+    /// kernel is not asked to read other ranks' memory), `cores=2` (instead of those that are there), `streams=2` (connections
+    /// between two ranks of different hosts), any of them; and, all of them, `alpha_ns=`, `overhead_ns=`, `beta_fs=` and
+    /// `gamma_fs=` (per byte), with `rooted_pct=` or without, which say how the network is instead of measuring it. Rank 0's word
+    /// counts for all.
     pub tune: Option<String>,
     /// None: all ranks are on this host.
     pub across: Option<Across>,

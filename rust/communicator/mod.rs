@@ -169,7 +169,8 @@ impl Communicator {
     }
 
     /// Measures the network between hosts anew, so many times as carefully as at the start; all ranks call it. What was found:
-    /// latency, what a message costs besides its bytes, seconds per byte sent, and per byte combined. None on one host.
+    /// latency, what a message costs besides its bytes, seconds per byte sent, and per byte combined; and what messages cost by way of
+    /// one rank, as a multiple. None on one host.
     pub fn survey(&mut self, rounds: usize, host: &mut dyn Host) -> Result<Option<[f64; 5]>> {
         self.ensure_open()?;
         let Reach::Hosts(remote) = &mut self.reach else { return Ok(None) };

@@ -33,7 +33,7 @@ const PIECES: u32 = 16;
 const LONG: Duration = Duration::from_millis(8);
 const LARGE: (usize, usize) = (64 << 10, 1 << 20);
 
-/// All turns of the ways to send little take about so long, if at least two of them do, and at most so many.
+/// For about so long the ways to send little take turns: at least two more after the first, and at most so many.
 const TURNS: Duration = Duration::from_millis(15);
 const MOST: usize = 8;
 
@@ -254,4 +254,37 @@ fn combining(array: Bytes<'_>) -> f64 {
         from.elapsed().as_secs_f64()
     };
     (0..3).map(|_| once()).fold(f64::INFINITY, f64::min) / HALF as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times that a model predicts are explained by that model.
+    #[test]
+    fn what_is_measured_is_explained() {
+        let network = Model { alpha: 30e-6, overhead: 4e-6, beta: 1e-9, gamma: 1e-10, ..UNKNOWN };
+        let alone = Model { alpha: 1.0, overhead: 1.0, ..network };
+        for world in [3, 4, 7, 8, FEW] {
+            let time = |algorithm| latency(&network, algorithm, world);
+            let model = explained(world, (time(Algorithm::Exchange), time(Algorithm::Doubling)), alone);
+            let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+            assert!(close(model.alpha, network.alpha) && close(model.overhead, network.overhead), "{world}: {model:?}");
+            assert_eq!((model.beta, model.gamma), (network.beta, network.gamma));
+            let found = Found { model, by_one: Some(0.5 * time(BY_ONE)) }.among(world);
+            assert!(close(found.rooted, 0.5) && close(latency(&found, BY_ONE, world), 0.5 * time(BY_ONE)), "{found:?}");
+        }
+    }
+
+    /// A way that no latency explains is no reason to take the slower one.
+    #[test]
+    fn what_cannot_be_explained_does_not_turn_the_order_round() {
+        for (exchange, doubling) in [(1e-5, 1.0), (1.0, 1e-5), (1e-4, 1e-4)] {
+            let model = explained(4, (exchange, doubling), UNKNOWN);
+            assert!(model.alpha >= 0.0 && model.overhead > 0.0, "{model:?}");
+            let [e, d] = [Algorithm::Exchange, Algorithm::Doubling].map(|algorithm| latency(&model, algorithm, 4));
+            assert!(exchange >= doubling || e < d, "{exchange} {doubling}: {e} {d}");
+            assert!(exchange <= doubling || d < e, "{exchange} {doubling}: {e} {d}");
+        }
+    }
 }

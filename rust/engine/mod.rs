@@ -144,6 +144,10 @@ struct Engine<'a> {
     halt: Option<Halt>,
 }
 
+fn link(links: &[Option<Link>], peer: Rank) -> &Link {
+    links[peer as usize].as_ref().expect("a link to every peer of the plan")
+}
+
 impl Engine<'_> {
     /// One turn of both programs. Whether `attempt` has something to say.
     fn look(&mut self) -> bool {
@@ -165,15 +169,13 @@ impl Task for Engine<'_> {
         std::mem::take(&mut self.moved)
     }
 
-    fn calls(&self) -> bool {
-        let link = |peer: Rank| self.links[peer as usize].as_ref().expect("a link to every peer of the plan");
-        self.programs.awaits_arrival().is_some_and(|peer| link(peer).rx.fd().is_some())
+    fn is_system_call(&self) -> bool {
+        self.programs.awaits_arrival().is_some_and(|peer| link(self.links, peer).rx.fd().is_some())
     }
 
     fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool {
-        let link = |peer: Rank| self.links[peer as usize].as_ref().expect("a link to every peer of the plan");
-        let arrival = self.programs.awaits_arrival().map(|peer| (link(peer).rx.fd(), PollFlags::IN));
-        let room = self.programs.awaits_room().map(|peer| (link(peer).tx.fd(), PollFlags::OUT));
+        let arrival = self.programs.awaits_arrival().map(|peer| (link(self.links, peer).rx.fd(), PollFlags::IN));
+        let room = self.programs.awaits_room().map(|peer| (link(self.links, peer).tx.fd(), PollFlags::OUT));
         let (mut fds, mut silent) = (Vec::with_capacity(3), false);
         for (fd, flags) in arrival.into_iter().chain(room) {
             match fd {

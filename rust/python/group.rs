@@ -323,7 +323,7 @@ impl Group {
     }
 
     /// Measures the network between hosts anew; all ranks call it. Seconds: latency, cost of a message, per byte sent, per
-    /// byte combined. None on one host.
+    /// byte combined; and what messages cost by way of one rank, as a multiple. None on one host.
     fn _survey(&self, py: Python<'_>, rounds: usize) -> PyResult<Option<[f64; 5]>> {
         let mut communicator = self.enter(py)?;
         let mut found = None;

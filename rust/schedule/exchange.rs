@@ -64,7 +64,7 @@ pub fn reduce(rank: Rank, world: u32, root: Rank) -> Schedule {
 }
 
 /// Everybody sends its array to rank 0, which combines them at once, in rank order, and passes the result down a binomial tree. For
-/// small arrays where messages keep each other waiting, since fewer are needed than in any other way (Intel MPI: `Reduce + Bcast`).
+/// small arrays where messages keep each other waiting, since no other way needs fewer (Intel MPI: `Reduce + Bcast`).
 ///
 /// `2(p-1)` messages in all; rank 0 receives and reduces `p-1` times the array in as many steps, and sends it in `⌈log2 p⌉`
 /// more; scratch: `p-1` times the array, at rank 0.

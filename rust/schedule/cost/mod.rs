@@ -11,7 +11,7 @@
 //! both it is the LogGP model (Alexandrov et al. 1995), where messages that do not wait for each other do not add up their
 //! latencies.
 //!
-//! What it does not know: ranks that differ, links that share a wire, a core that both sends and receives. `rooted` makes up for the
+//! What it does not know: ranks that differ, links that share a wire, a core that both sends and receives. `rooted` makes up for
 //! most of it where arrays are small.
 
 mod predict;
