@@ -198,7 +198,7 @@ fn lengths(world: usize, ring: usize) -> Vec<usize> {
 
 fn every_length(algorithm: Algorithm, symmetric: u32, crowd: bool) {
     for world in 2..=9 {
-        let tuning = Tuning { chunk: 256, round: 192, symmetric: 0, kernel: NEVER };
+        let tuning = Tuning { chunk: 256, round: 192, symmetric: 1, kernel: NEVER };
         let mut case = Case { world, crowd, tuning, steps: Vec::new() };
         let step = |elements| Step {
             what: What::Reduce(DType::Float32, ReduceOp::Sum),

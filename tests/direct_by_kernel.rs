@@ -3,7 +3,7 @@
 
 mod host;
 
-use arx::direct::{NEVER, Tuning};
+use arx::direct::{MEASURE, NEVER, Tuning};
 use arx::dtype::DType;
 use arx::wait::Stop;
 use host::family::{Kind, Lengths, Step};
@@ -19,11 +19,12 @@ fn terms(world: usize, crowd: bool) -> Terms {
     Terms { world, crowd, tuning: TUNING, heap: 1 << 20 }
 }
 
-/// Whether calls of that kind are left to the kernel; whole arrays are with two ranks only.
+/// Whether calls of that kind only move bytes.
 fn is_for_kernel(kind: Kind, world: usize) -> bool {
     match kind {
         Kind::Scatter { .. } | Kind::AllToAll { .. } => true,
-        Kind::AllGather { .. } | Kind::Gather { .. } | Kind::Exscan | Kind::Broadcast { .. } => world == 2,
+        Kind::AllGather { .. } | Kind::Gather { .. } | Kind::Broadcast { .. } => true,
+        Kind::Exscan => world == 2,
         _ => false,
     }
 }
@@ -90,34 +91,42 @@ fn private_arrays_are_read_where_they_lie() {
     });
 }
 
+/// Calls of a class until it is decided which way is faster, and the least block that is tried.
+const TRIALS: u64 = 8;
+const TRIED: usize = 32 << 10;
+
 #[test]
-fn of_two_ranks_one_that_would_idle_stages_what_is_short_or_long() {
-    const LEAST: usize = 2048;
-    let tuning = Tuning { chunk: 4 * LEAST, round: 1024, symmetric: NEVER, kernel: LEAST };
-    let terms = Terms { world: 2, crowd: false, tuning, heap: 1 << 20 };
-    let ring = terms.ring();
-    let everything = LEAST..usize::MAX;
-    host::run("bounds".into(), terms, move |rank| {
-        let cases = [
-            (Kind::Broadcast { root: 1 }, 2 * LEAST + 1..ring / 2 + 1),
-            (Kind::Gather { root: 1, certain: true }, LEAST + 1..ring / 8 + 1),
-            (Kind::AllGather { certain: true }, everything.clone()),
-            (Kind::Exscan, everything.clone()),
-            (Kind::Scatter { root: 0 }, everything.clone()),
-            (Kind::AllToAll { certain: true }, everything.clone()),
-        ];
-        let mut sequence = 1;
-        for (kind, span) in cases {
-            let edges = [span.start, span.end.min(5 * ring)].into_iter().flat_map(|edge| [edge - 1, edge, edge + 1]);
-            for bytes in edges {
-                let before = operations(rank);
-                rank.play(sequence, &Step::new(kind, DType::UInt8, Lengths::Even(bytes)))?;
-                assert_eq!(operations(rank) - before, u64::from(span.contains(&bytes)), "{kind:?}, {bytes} bytes");
-                sequence += 1;
+fn both_ways_are_tried_and_then_all_take_the_faster_one() {
+    let tuning = Tuning { chunk: 64 << 10, round: 64 << 10, kernel: MEASURE, ..TUNING };
+    for (world, crowd) in [(2, false), (3, false), (4, true)] {
+        host::run(format!("{world} ranks, crowd: {crowd}"), Terms { tuning, ..terms(world, crowd) }, |rank| {
+            let (mut sequence, world) = (1, rank.world);
+            let certain = true;
+            let all = [Kind::AllGather { certain }, Kind::AllToAll { certain }, Kind::Gather { root: 1, certain }];
+            let rooted = [Kind::Scatter { root: 0 }, Kind::Broadcast { root: 1 }, Kind::Exscan];
+            for kind in all.into_iter().chain(rooted).filter(|kind| is_for_kernel(*kind, world)) {
+                for (bytes, tried) in [(TRIED - 4, false), (TRIED, true)] {
+                    let step = Step::new(kind, DType::Float32, Lengths::Even(bytes / size_of::<f32>()));
+                    let mut play = || {
+                        let before = operations(rank);
+                        rank.play(sequence, &step)?;
+                        sequence += step.calls(world);
+                        Ok(operations(rank) - before)
+                    };
+                    for _ in 0..TRIALS {
+                        assert_eq!(play()?, u64::from(tried), "{kind:?} of {bytes} bytes");
+                    }
+                    // Nothing is operated on others' arrays in the rings.
+                    let found = play()?;
+                    assert!(found <= u64::from(tried), "{kind:?} of {bytes} bytes");
+                    for _ in 0..3 {
+                        assert_eq!(play()?, found, "{kind:?} of {bytes} bytes");
+                    }
+                }
             }
-        }
-        Ok(())
-    });
+            Ok(())
+        });
+    }
 }
 
 #[test]

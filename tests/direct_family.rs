@@ -25,7 +25,7 @@ fn run(world: usize, crowd: bool, tuning: Tuning, steps: Vec<Step>) {
     });
 }
 
-const TUNING: Tuning = Tuning { chunk: 256, round: 1024, symmetric: 0, kernel: NEVER };
+const TUNING: Tuning = Tuning { chunk: 256, round: 1024, symmetric: 1, kernel: NEVER };
 
 /// Bytes of a block at which something changes: elements, what fits into the head line, the payload of one block and of a
 /// block for each rank, a slice, several.

@@ -57,7 +57,7 @@ impl Host for Slow<'_> {
 type Work = fn(&mut Direct, &Turn, &mut Wait<'_>, Bytes<'_>, Bytes<'_>) -> Result<(), Stop>;
 
 fn run(kernel: usize, crowd: bool, work: Work) {
-    let tuning = Tuning { chunk: 16 << 10, round: 4096, symmetric: 0, kernel };
+    let tuning = Tuning { chunk: 16 << 10, round: 4096, symmetric: 1, kernel };
     let terms = Terms { world: 2, crowd, tuning, heap: 4 * LEN };
     let stage = Arc::new(Stage::default());
     host::run(format!("kernel from {kernel}, crowd: {crowd}"), terms, move |rank| {

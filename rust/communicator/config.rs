@@ -23,10 +23,6 @@ const RING: Range<usize> = 2 << 20..7 << 20;
 const CHUNK: usize = 256 << 10;
 /// More ranks: bytes of the array on which all work at the same time.
 const ROUND: usize = 256 << 10;
-/// Blocks from which on the kernel reads them, instead of passing them through the rings; twice that where ranks share cores.
-/// Measured with `all_to_all` and `scatter` in turn with rounds, 2 ranks and 4 on 2 cores: equal there; 1 MiB takes two thirds of
-/// the time, or less.
-const KERNEL: usize = 32 << 10;
 /// Bounds of a pipe. Two ranks with a core each lose up to a fifth with 64 KiB and gain nothing from 256 KiB on; ranks that share
 /// cores, or pass on what comes from another host, change places whenever a pipe is full, and 1 MiB halves the time of 16 MiB.
 const PIPE: Range<usize> = 256 << 10..1 << 20;
@@ -139,11 +135,12 @@ impl Config {
     pub(super) fn tuning(&self) -> Tuning {
         // Three pieces at least must fit into the ring: one staged, one read, one on its way.
         let cap = self.ring() / 8;
+        let from = |key| self.tuned(key).map_or(MEASURE, |least| least.max(1));
         Tuning {
             chunk: self.tuned("chunk").unwrap_or(CHUNK).clamp(64, cap).next_multiple_of(64),
             round: self.tuned("round").unwrap_or(ROUND).clamp(64, cap).next_multiple_of(64),
-            symmetric: self.tuned("symmetric").unwrap_or(MEASURE),
-            kernel: if self.says(NO_KERNEL) { NEVER } else { self.tuned("kernel").unwrap_or(KERNEL).max(1) },
+            symmetric: from("symmetric"),
+            kernel: if self.says(NO_KERNEL) { NEVER } else { from("kernel") },
         }
     }
 

@@ -7,41 +7,23 @@
 //! a read was refused anywhere: all deal again, in rounds  (nothing that anybody shows has been touched)
 //! ```
 //! One read and one write for each byte, as in place, but by the kernel, which first has to find each page: what is in the
-//! caches comes at about half the speed of a copy here. For moving alone: what is combined would have to be copied first, which
-//! its owner does as well, at the same time as others combine.
+//! caches comes at half the speed of a copy here, or less. So the first calls find out whether it pays (`trials`). For moving alone:
+//! what is combined would have to be copied first, which its owner does as well, at the same time as others combine.
 
 use crate::kernels::{self, Bytes};
 use crate::wait::{Stop, Wait};
 
 use super::deal::{Deal, Take};
+use super::trials::Way;
 use super::{Algorithm, Direct, Turn};
 
 /// Bytes between two looks at whether the others are still there.
 const PIECE: usize = 4 << 20;
 
 impl Direct {
-    /// Whether blocks of `longest` bytes at most are left to the kernel if all ranks can be read.
-    pub(super) fn is_for_kernel(&self, turn: &Turn, deal: &Deal<'_>, longest: usize) -> bool {
-        deal.moves && turn.algorithm == Algorithm::Auto && self.pays(deal, longest)
-    }
-
-    /// What several take is staged once, and each copy out of the ring is faster than one by the kernel: 4 ranks took up to half
-    /// as long again. With two ranks it is the question what the one that shows would do instead of staging.
-    fn pays(&self, deal: &Deal<'_>, longest: usize) -> bool {
-        let least = if self.crowd { self.tuning.kernel.saturating_mul(2) } else { self.tuning.kernel };
-        let ring = self.boards.ring_len();
-        match deal.cut {
-            Some(_) => longest >= least,
-            None if self.world > 2 => false,
-            // It has an array of its own to fill.
-            None if !deal.rooted => longest >= least,
-            // Nothing, while the other one, which takes its own block too, does all the work. Measured: 7 instead of 6 us for
-            // blocks of 32 KiB, 12 instead of 14 for 64 KiB, equal at 256 KiB, 950 instead of 770 for 4 MiB.
-            None if deal.push.is_some() => longest > least && longest <= ring / 8,
-            // Nothing, but the other one does nothing else either. 64 KiB: equal; 128 KiB: 11 instead of 16 us; 1 MiB: 100 instead
-            // of 120; 8 MiB: equal, or a quarter slower where pages are small.
-            None => longest > least.saturating_mul(2) && longest <= ring / 2,
-        }
+    /// Whether the kernel may do this if all ranks can be read.
+    pub(super) fn is_for_kernel(&self, turn: &Turn, deal: &Deal<'_>) -> bool {
+        deal.moves && turn.algorithm == Algorithm::Auto
     }
 
     /// Address of what this rank shows, for the others to read.
@@ -50,25 +32,45 @@ impl Direct {
         (deal.moves && self.peers.are_readable()).then_some(address)
     }
 
-    /// After all have arrived: whether it has been dealt. All come to the same answer.
+    /// After all have arrived: by the kernel or through the rings; all come to the same answer. `longest`: bytes of the longest
+    /// block.
+    pub(super) fn deal_private(
+        &mut self,
+        turn: &Turn,
+        wait: &mut Wait<'_>,
+        deal: &Deal<'_>,
+        longest: usize,
+    ) -> Result<(), Stop> {
+        let offered = |rank| self.place(turn, rank).address.is_some();
+        let way = match self.is_for_kernel(turn, deal) && (0..self.world).all(offered) {
+            true => self.way(deal, longest),
+            false => Way::Rings,
+        };
+        match way {
+            Way::Rings => self.deal_in_rounds(turn, wait, deal, longest),
+            Way::Kernel => self.deal_by_kernel(turn, wait, deal, longest),
+            Way::Trial => self.deal_and_time(turn, wait, deal, longest),
+        }
+    }
+
+    /// Through the rings after all if a read is refused.
     pub(super) fn deal_by_kernel(
         &mut self,
         turn: &Turn,
         wait: &mut Wait<'_>,
         deal: &Deal<'_>,
         longest: usize,
-    ) -> Result<bool, Stop> {
-        let offered = |rank| self.place(turn, rank).address.is_some();
-        if !self.is_for_kernel(turn, deal, longest) || !(0..self.world).all(offered) {
-            return Ok(false);
-        }
+    ) -> Result<(), Stop> {
         if !self.read_all(turn, wait, deal)? {
             self.boards.of(self.me).progress.refused.advance(self.writes + 1);
         }
         self.all_wrote(wait)?;
         // Nobody comes to the next such call before this rank has arrived there.
         let refused = |rank| self.boards.of(rank).progress.refused.reached(self.writes);
-        Ok(!(0..self.world).any(refused))
+        match (0..self.world).any(refused) {
+            true => self.deal_in_rounds(turn, wait, deal, longest),
+            false => Ok(()),
+        }
     }
 
     /// Takes all that this rank is due. Whether the kernel let it.

@@ -66,7 +66,7 @@ impl Direct {
     }
 
     /// Rank 0's answer, on every rank.
-    fn vote(&mut self, yes: bool, wait: &mut Wait<'_>) -> Result<bool, Stop> {
+    pub(super) fn vote(&mut self, yes: bool, wait: &mut Wait<'_>) -> Result<bool, Stop> {
         self.votes += 2;
         if self.me == 0 {
             self.advance(|p| &p.vote, self.votes + u64::from(yes));

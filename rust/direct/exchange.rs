@@ -3,7 +3,7 @@
 //! ```text
 //! lines      up to 1 KiB: what is shown came with the arrival
 //! in place   large arrays made by `arx.empty`: read, or written, where they lie (`in_place`)
-//! by kernel  large private arrays that are only moved: read where they lie, by the kernel (`by_kernel`)
+//! by kernel  large private arrays that are only moved: read where they lie, by the kernel (`by_kernel`), if faster (`trials`)
 //! rounds     all others: slice by slice through the staging rings (`rounds`)
 //! ```
 //! A crowd needs no way of its own. Its ranks meet once, the last to arrive looks at all lines for everybody, and what fits
@@ -21,6 +21,7 @@ use crate::wait::{Stop, Wait};
 
 use super::deal::{Deal, Size, Take};
 use super::rounds::Round;
+use super::trials::Way;
 use super::words::{Code, PAYLOAD};
 use super::{Algorithm, Direct, Turn, Verdict, sources};
 
@@ -78,8 +79,8 @@ impl Direct {
             self.take(turn, wait, deal, &Site::Lines)?;
         } else if let Some(way) = self.way_in_place(turn, deal, longest) {
             self.deal_in_place(turn, wait, deal, way)?;
-        } else if !self.deal_by_kernel(turn, wait, deal, longest)? {
-            self.deal_in_rounds(turn, wait, deal, longest)?;
+        } else {
+            self.deal_private(turn, wait, deal, longest)?;
         }
         Ok(Dealt::Done)
     }
@@ -112,7 +113,7 @@ impl Direct {
         let mut place = self.offer(turn, deal);
         let size = deal.size.bytes();
         let stays = place.input.is_some() && self.is_large(turn, deal, size)
-            || place.address.is_some() && self.is_for_kernel(turn, deal, size);
+            || place.address.is_some() && self.is_for_kernel(turn, deal) && self.way(deal, size) != Way::Rings;
         if !stays {
             place.staged = self.stage_first_round(deal, wait)?;
         }

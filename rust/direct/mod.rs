@@ -9,7 +9,8 @@
 //!   symmetric  large arrays made by `arx.empty`: each rank combines its part straight out of, and into, everybody's array
 //!   shards     a host's part in a collective that spans hosts
 //! all other collectives are one: who shows what to whom, and what is taken of it (`deal`), through the same lines, rings
-//!   (`rounds`) and arrays (`in_place`); what is only moved also straight out of other ranks' own memory (`by_kernel`)
+//!   (`rounds`) and arrays (`in_place`); what is only moved also straight out of other ranks' own memory (`by_kernel`),
+//!   where that is found to be faster (`trials`)
 //! in a crowd (more ranks than cores) the last to arrive looks at all lines, and combines arrays up to 32 KiB, for everybody
 //! ```
 //! Every path combines contributions in rank order and computes each element either once, or on every rank by the same
@@ -33,6 +34,7 @@ mod rounds;
 mod shards;
 mod staged;
 mod symmetric;
+mod trials;
 pub mod words;
 
 use std::cell::Cell;
@@ -48,6 +50,7 @@ pub use peers::{Known, Peers};
 pub use shards::{Parts, Pieces, Shards};
 pub use words::{Board, Code, Control, PAYLOAD, Place};
 
+use trials::Trials;
 use words::{Mark, Progress};
 
 /// Sizes at which one way becomes better than another, in bytes.
@@ -59,12 +62,13 @@ pub struct Tuning {
     pub round: usize,
     /// From here on symmetric arrays are combined in place. `MEASURE` until that is found out (`calibrate`).
     pub symmetric: usize,
-    /// From here on private blocks that are only moved are read by the kernel; `NEVER` if not at all.
+    /// From here on private blocks that are only moved are read by the kernel; `NEVER` if not at all, `MEASURE` if both ways
+    /// shall be tried (`trials`).
     pub kernel: usize,
 }
 
-/// For `Tuning::symmetric`: to be measured on the first array for which it matters.
-pub const MEASURE: usize = usize::MAX;
+/// For `Tuning::symmetric` and `Tuning::kernel`: to be found out on the first arrays for which it matters.
+pub const MEASURE: usize = 0;
 
 /// For `Tuning::kernel`.
 pub const NEVER: usize = usize::MAX;
@@ -132,6 +136,8 @@ pub struct Direct {
     /// Operations on others' arrays so far, and votes; the same on every rank between calls.
     writes: u64,
     votes: u64,
+    /// Of the ways to move private blocks.
+    trials: Trials,
 }
 
 impl Direct {
@@ -141,7 +147,8 @@ impl Direct {
         assert!(boards.ring_len() >= 4 * largest, "a ring has room for a piece written, one read and one between them");
         let free_until = boards.ring_len() as u64;
         let (world, peers) = (boards.world(), Peers::none(boards.world()));
-        Direct { world, boards, me, crowd, tuning, peers, position: 0, free_until, writes: 0, votes: 0 }
+        let (position, writes, votes, trials) = (0, 0, 0, Trials::default());
+        Direct { boards, me, world, crowd, tuning, peers, position, free_until, writes, votes, trials }
     }
 
     /// The same of a rank that can read the memory of `peers`.
@@ -235,7 +242,7 @@ impl Direct {
     fn wants_symmetric(&self, turn: &Turn, len: usize) -> bool {
         match turn.algorithm {
             Algorithm::Symmetric => true,
-            Algorithm::Auto => len >= self.tuning.symmetric || self.tuning.symmetric == MEASURE,
+            Algorithm::Auto => len >= self.tuning.symmetric,
             Algorithm::Lines | Algorithm::Staged => false,
         }
     }
