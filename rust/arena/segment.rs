@@ -132,6 +132,22 @@ impl Segment {
         self.advise(offset, len, Advice::LinuxRemove);
     }
 
+    /// Has the pages made, and mapped here, that would be on their first use (since Linux 5.14).
+    pub fn make_pages(&self, offset: usize, len: usize) {
+        self.advise_pages(offset, len, Advice::LinuxPopulateWrite);
+    }
+
+    /// The same, but of pages that others write to.
+    pub fn map_pages(&self, offset: usize, len: usize) {
+        self.advise_pages(offset, len, Advice::LinuxPopulateRead);
+    }
+
+    /// Also of the whole page in which the first byte is.
+    fn advise_pages(&self, offset: usize, len: usize, advice: Advice) {
+        let start = offset - offset % rustix::param::page_size();
+        self.advise(start, offset + len - start, advice);
+    }
+
     fn advise(&self, offset: usize, len: usize, advice: Advice) {
         self.check(offset, len);
         // SAFETY: a range of this mapping. `LinuxRemove` zeroes it, which its owner has given up.

@@ -74,6 +74,14 @@ impl Boards {
         self.layout.ring
     }
 
+    /// Has all rings mapped, and that of rank `me` made, before their bytes are touched.
+    pub fn populate_rings(&self, me: usize) {
+        self.segment.make_pages(self.layout.ring_of(me), self.layout.ring);
+        for rank in (0..self.world()).filter(|rank| *rank != me) {
+            self.segment.map_pages(self.layout.ring_of(rank), self.layout.ring);
+        }
+    }
+
     /// The first `len` bytes of a rank's scratch array.
     pub fn scratch(&self, rank: usize, len: usize) -> Bytes<'_> {
         assert!(len <= SCRATCH);

@@ -121,6 +121,10 @@ impl Direct {
         deal: &Deal<'_>,
         longest: usize,
     ) -> Result<(), Stop> {
+        if self.trials.0.is_empty() {
+            // Pages of a ring that are touched for the first time would cost more than the bytes in them.
+            self.boards.populate_rings(self.me);
+        }
         let class = Class::of(deal, longest);
         self.boards.of(self.me).progress.began.advance(now());
         if self.trials.of(class).next() == Way::Kernel {
