@@ -36,7 +36,8 @@ class Backend:
     def family(
         self, collective: str, dtype: np.dtype[Any], counts: tuple[int, int], op: str, forms: Sequence[str]
     ) -> Iterator[Form]:
-        for form in {"symmetric" if form == "symmetric" else "out=" for form in forms}:
+        # In the same order on all ranks, so no set: those of strings differ from process to process.
+        for form in dict.fromkeys("symmetric" if form == "symmetric" else "out=" for form in forms):
             x, y = (arx.empty(n, dtype) if form == "symmetric" else np.ones(n, dtype) for n in counts)
             yield Form(form, x, x if collective == "broadcast" else y, self._call(collective, x, y, op))
 

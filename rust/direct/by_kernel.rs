@@ -14,46 +14,19 @@ use crate::kernels::{self, Bytes};
 use crate::wait::{Stop, Wait};
 
 use super::deal::{Deal, Take};
-use super::trials::Way;
-use super::{Algorithm, Direct, Turn};
+use super::{Direct, Turn};
 
 /// Bytes between two looks at whether the others are still there.
 const PIECE: usize = 4 << 20;
 
 impl Direct {
-    /// Whether the kernel may do this if all ranks can be read.
-    pub(super) fn is_for_kernel(&self, turn: &Turn, deal: &Deal<'_>) -> bool {
-        deal.moves && turn.algorithm == Algorithm::Auto
-    }
-
     /// Address of what this rank shows, for the others to read.
     pub(super) fn offer_address(&self, deal: &Deal<'_>) -> Option<usize> {
         let address = deal.show.map_or(0, |array| array.as_ptr() as usize);
         (deal.moves && self.peers.are_readable()).then_some(address)
     }
 
-    /// After all have arrived: by the kernel or through the rings; all come to the same answer. `longest`: bytes of the longest
-    /// block.
-    pub(super) fn deal_private(
-        &mut self,
-        turn: &Turn,
-        wait: &mut Wait<'_>,
-        deal: &Deal<'_>,
-        longest: usize,
-    ) -> Result<(), Stop> {
-        let offered = |rank| self.place(turn, rank).address.is_some();
-        let way = match self.is_for_kernel(turn, deal) && (0..self.world).all(offered) {
-            true => self.way(deal, longest),
-            false => Way::Rings,
-        };
-        match way {
-            Way::Rings => self.deal_in_rounds(turn, wait, deal, longest),
-            Way::Kernel => self.deal_by_kernel(turn, wait, deal, longest),
-            Way::Trial => self.deal_and_time(turn, wait, deal, longest),
-        }
-    }
-
-    /// Through the rings after all if a read is refused.
+    /// After all have arrived, and said that they can read each other. Through the rings after all if a read is refused.
     pub(super) fn deal_by_kernel(
         &mut self,
         turn: &Turn,

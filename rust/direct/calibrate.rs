@@ -22,6 +22,9 @@ const RUNS: usize = 9;
 /// What is tried, smallest first, and from which size on a win there is believed.
 const TRIALS: [(usize, usize); 2] = [(16 << 10, PAYLOAD + 1), (SCRATCH, 64 << 10)];
 
+/// Of a question that rank 0 answers for all.
+const ANSWERS: u64 = 4;
+
 /// If in-place combining wins neither: where it needs less memory traffic whatever the caches do.
 const BEYOND: usize = 4 << 20;
 
@@ -56,7 +59,8 @@ impl Direct {
         }
         staged.sort_unstable();
         in_place.sort_unstable();
-        self.vote(in_place[RUNS / 2] < staged[RUNS / 2], wait)
+        let wins = in_place[RUNS / 2] < staged[RUNS / 2];
+        Ok(self.vote(u64::from(wins), wait)? == 1)
     }
 
     /// Fills the scratch array, and waits until everybody has.
@@ -65,15 +69,15 @@ impl Direct {
         self.all_wrote(wait)
     }
 
-    /// Rank 0's answer, on every rank.
-    pub(super) fn vote(&mut self, yes: bool, wait: &mut Wait<'_>) -> Result<bool, Stop> {
-        self.votes += 2;
+    /// Rank 0's answer, less than `ANSWERS`, on every rank.
+    pub(super) fn vote(&mut self, answer: u64, wait: &mut Wait<'_>) -> Result<u64, Stop> {
+        self.votes += ANSWERS;
         if self.me == 0 {
-            self.advance(|p| &p.vote, self.votes + u64::from(yes));
-            return Ok(yes);
+            self.advance(|p| &p.vote, self.votes + answer);
+            return Ok(answer);
         }
         let vote = &self.boards.of(0).progress.vote;
         wait.until(|| vote.reached(self.votes))?;
-        Ok(vote.position() & 1 == 1)
+        Ok(vote.position() % ANSWERS)
     }
 }

@@ -21,7 +21,6 @@ use crate::wait::{Stop, Wait};
 
 use super::deal::{Deal, Size, Take};
 use super::rounds::Round;
-use super::trials::Way;
 use super::words::{Code, PAYLOAD};
 use super::{Algorithm, Direct, Turn, Verdict, sources};
 
@@ -77,10 +76,8 @@ impl Direct {
         };
         if lines {
             self.take(turn, wait, deal, &Site::Lines)?;
-        } else if let Some(way) = self.way_in_place(turn, deal, longest) {
-            self.deal_in_place(turn, wait, deal, way)?;
         } else {
-            self.deal_private(turn, wait, deal, longest)?;
+            self.deal_large(turn, wait, deal, longest)?;
         }
         Ok(Dealt::Done)
     }
@@ -113,7 +110,7 @@ impl Direct {
         let mut place = self.offer(turn, deal);
         let size = deal.size.bytes();
         let stays = place.input.is_some() && self.is_large(turn, deal, size)
-            || place.address.is_some() && self.is_for_kernel(turn, deal) && self.way(deal, size) != Way::Rings;
+            || place.address.is_some() && self.may_go_by_kernel(turn, deal, size);
         if !stays {
             place.staged = self.stage_first_round(deal, wait)?;
         }
@@ -168,13 +165,17 @@ impl Direct {
         if dst.as_ptr() == src.as_ptr() {
             return;
         }
-        // What will have left the second-level cache by the end need not be fetched into it first. Measured on Sapphire
-        // Rapids, 8 MiB: 14 to 16 instead of 11 GB/s, and a fifth less time also if all of it is read afterwards.
-        if len >= 2 * self.boards.ring_len() {
+        // What will have left the caches by the end need not be fetched into them first (`trials`).
+        if self.streams && len >= self.long() {
             kernels::copy_streaming(dst, src);
         } else {
             kernels::copy(dst, src);
         }
+    }
+
+    /// From so many bytes on an array does not stay in the second-level cache.
+    pub(super) fn long(&self) -> usize {
+        2 * self.boards.ring_len()
     }
 
     /// Bytes `span` of the block that `rank` shows to this one.

@@ -9,8 +9,8 @@
 //!   symmetric  large arrays made by `arx.empty`: each rank combines its part straight out of, and into, everybody's array
 //!   shards     a host's part in a collective that spans hosts
 //! all other collectives are one: who shows what to whom, and what is taken of it (`deal`), through the same lines, rings
-//!   (`rounds`) and arrays (`in_place`); what is only moved also straight out of other ranks' own memory (`by_kernel`),
-//!   where that is found to be faster (`trials`)
+//!   (`rounds`) and arrays (`in_place`); what is only moved also straight out of other ranks' own memory (`by_kernel`):
+//!   which way is the fastest is found out (`trials`)
 //! in a crowd (more ranks than cores) the last to arrive looks at all lines, and combines arrays up to 32 KiB, for everybody
 //! ```
 //! Every path combines contributions in rank order and computes each element either once, or on every rank by the same
@@ -62,8 +62,8 @@ pub struct Tuning {
     pub round: usize,
     /// From here on symmetric arrays are combined in place. `MEASURE` until that is found out (`calibrate`).
     pub symmetric: usize,
-    /// From here on private blocks that are only moved are read by the kernel; `NEVER` if not at all, `MEASURE` if both ways
-    /// shall be tried (`trials`).
+    /// From here on private blocks that are only moved are read by the kernel; `NEVER` if not at all, `MEASURE` if that shall be
+    /// tried (`trials`).
     pub kernel: usize,
 }
 
@@ -136,8 +136,10 @@ pub struct Direct {
     /// Operations on others' arrays so far, and votes; the same on every rank between calls.
     writes: u64,
     votes: u64,
-    /// Of the ways to move private blocks.
+    /// Of the ways to move blocks.
     trials: Trials,
+    /// Whether what is long is written past the caches, in the deal that is being done.
+    streams: bool,
 }
 
 impl Direct {
@@ -148,7 +150,7 @@ impl Direct {
         let free_until = boards.ring_len() as u64;
         let (world, peers) = (boards.world(), Peers::none(boards.world()));
         let (position, writes, votes, trials) = (0, 0, 0, Trials::default());
-        Direct { boards, me, world, crowd, tuning, peers, position, free_until, writes, votes, trials }
+        Direct { boards, me, world, crowd, tuning, peers, position, free_until, writes, votes, trials, streams: true }
     }
 
     /// The same of a rank that can read the memory of `peers`.
