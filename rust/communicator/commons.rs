@@ -51,6 +51,8 @@ pub(super) struct Plane {
     pub control: Arc<health::Control>,
     /// How the network was when the job formed: what all ranks know of it.
     pub model: Model,
+    /// Whether that was told, not measured.
+    pub told: bool,
     /// And how fast the codecs are.
     pub rates: Rates,
     /// Connections that a link is made of.

@@ -88,7 +88,10 @@ impl Explanation {
             Algorithm::Hierarchical(Some(algorithm)) if algorithm.serves(goal) => {
                 (algorithm, "it was asked for".to_owned())
             }
-            _ => (choices[0].algorithm, format!("it is predicted to be the fastest of {}", choices.len())),
+            _ => match network.found(call, bytes, hosts) {
+                Some((algorithm, of)) => (algorithm, format!("it was the fastest of {of} that were tried")),
+                None => (choices[0].algorithm, format!("it is predicted to be the fastest of {}", choices.len())),
+            },
         };
         let why = format!("{why}; {}; {}", placement(hosts, bytes), numbers(network.model()));
         Explanation { algorithm: name(chosen), why, seconds: predicted(chosen), others }

@@ -28,6 +28,7 @@ mod probe;
 mod remote;
 mod roll;
 mod shared;
+mod tried;
 mod undelivered;
 
 use std::os::fd::RawFd;
@@ -209,7 +210,13 @@ impl Communicator {
                 Ok(())
             }
             Reach::Host(local) => local.all_reduce(self.sequence, call, (dst, src), host),
-            Reach::Hosts(remote) => remote.all_reduce(self.sequence, call, (dst, src), host),
+            Reach::Hosts(remote) => remote.all_reduce(self.sequence, call, (dst, src), host).and_then(|()| {
+                if !remote.is_undecided() {
+                    return Ok(());
+                }
+                self.sequence += 1;
+                remote.agree(self.sequence, host)
+            }),
         };
         self.end(call, outcome)
     }

@@ -10,13 +10,14 @@ use crate::select::{self, Choice, Order};
 
 use super::call::{Call, Collective, Element};
 use super::compression::{self, Rates, Weighed};
+use super::tried::Tried;
 
 /// Choices that are remembered; a training loop has one for each shape of its arrays.
 const REMEMBERED: usize = 64;
 
 /// What a choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Question {
+pub(super) struct Question {
     goal: schedule::Collective,
     /// How many take part: hosts, or ranks where all of them do by messages.
     world: u32,
@@ -48,6 +49,13 @@ impl Question {
     }
 }
 
+impl Question {
+    /// The same of all sizes of an octave.
+    fn about(self) -> Question {
+        Question { bytes: 1 << self.bytes.max(1).ilog2(), ..self }
+    }
+}
+
 /// The model and the choices made by it.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -55,13 +63,21 @@ pub(super) struct Network {
     rates: Rates,
     hosts: u32,
     made: Vec<(Question, Algorithm)>,
+    /// None where the model was told: then nothing is found out.
+    tried: Option<Tried<Question>>,
     /// What "auto" compresses arrays of so many elements with.
     codecs: Vec<(usize, Option<Dense>)>,
 }
 
 impl Network {
-    pub fn new(model: Model, rates: Rates, hosts: &Hosts) -> Network {
-        Network { model, rates, hosts: hosts.count() as u32, made: Vec::new(), codecs: Vec::new() }
+    pub fn new(model: Model, rates: Rates, hosts: &Hosts, told: bool) -> Network {
+        let tried = (!told).then(Tried::new);
+        Network { model, rates, hosts: hosts.count() as u32, made: Vec::new(), tried, codecs: Vec::new() }
+    }
+
+    /// Whether the model was told, not measured.
+    pub fn is_told(&self) -> bool {
+        self.tried.is_none()
     }
 
     pub fn rates(&self) -> Rates {
@@ -72,7 +88,25 @@ impl Network {
         &self.model
     }
 
-    /// What is best between hosts for a call on `bytes` bytes.
+    /// What an all-reduce of `bytes` bytes takes between hosts, and whether its time is to be noted.
+    pub fn all_reduce(&mut self, call: &Call<'_>, bytes: usize, hosts: &Hosts) -> (Algorithm, bool) {
+        let question = Question::of(call, bytes, hosts);
+        let choices = || select::choices(&self.model, question.goal, question.world, question.bytes, question.order);
+        let tried = self.tried.as_mut().and_then(|tried| tried.next(question.about(), choices));
+        tried.unwrap_or_else(|| (self.algorithm(call, bytes, hosts), false))
+    }
+
+    /// What was found to be the fastest of so many.
+    pub fn found(&self, call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Option<(Algorithm, usize)> {
+        self.tried.as_ref()?.found(&Question::of(call, bytes, hosts).about())
+    }
+
+    /// Times of all-reduces, where they are to be noted.
+    pub fn tried(&mut self) -> Option<&mut Tried<Question>> {
+        self.tried.as_mut()
+    }
+
+    /// What is best between hosts for a call on `bytes` bytes, by the model.
     pub fn algorithm(&mut self, call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Algorithm {
         let question = Question::of(call, bytes, hosts);
         if let Some((_, algorithm)) = self.made.iter().rev().find(|(known, _)| *known == question) {
@@ -205,7 +239,7 @@ mod tests {
     fn choices_are_made_once_and_stay() {
         let hosts = Hosts::new((0..8).map(|rank| vec![rank]).collect(), 0);
         let model = Model { alpha: 2e-5, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0, rooted: 1.0 };
-        let mut network = Network::new(model, Rates::default(), &hosts);
+        let mut network = Network::new(model, Rates::default(), &hosts, true);
         let sum = call(ReduceOp::Sum, DType::Float32);
         for bytes in (0..200).map(|k| 8 << (k % 26)) {
             assert_eq!(network.algorithm(&sum, bytes, &hosts), network.choices(&sum, bytes, &hosts)[0].algorithm);

@@ -53,6 +53,8 @@ pub(super) struct Remote {
     messages: Messages,
     control: Arc<Control>,
     network: Network,
+    /// All algorithms that come into question for a size have been tried, and which is best has not been said.
+    undecided: bool,
     /// For halves that travel as float32.
     wide: Vec<Cell<u8>>,
     /// For codecs.
@@ -69,7 +71,8 @@ impl Remote {
     /// Meets the other ranks; returns when all of them are there and know how the network is.
     pub fn connect(config: &Config, across: Across, host: &mut dyn Host) -> Result<(Remote, Arc<Commons>)> {
         let place = format!("{} {} {}", across.master, config.world, across.apart);
-        let terms = Terms { streams: config.streams(), told: config.network().or_else(|| network::seen(&place)) };
+        let (streams, told) = (config.streams(), config.network());
+        let terms = Terms { streams, told: told.is_some(), known: told.or_else(|| network::seen(&place)) };
         let mut shared = None;
         let mut form = |members: &[Rank], host: &mut dyn Host| {
             shared = None; // of an attempt that came to nothing
@@ -77,7 +80,7 @@ impl Remote {
             Ok(())
         };
         let Met { nodes, contacts, settings } = meet(meeting(config, across, &terms)?, &mut form, host)?;
-        let Terms { streams, told } = Terms::decode(&settings)?;
+        let Terms { streams, known, told } = Terms::decode(&settings)?;
         let shared = shared.expect("every rank has formed a node");
         let hosts = Hosts::new(nodes, config.rank);
         let pipes = shared.pipes(&hosts);
@@ -88,7 +91,8 @@ impl Remote {
         let doors = Doors::new(config.rank, roll.clone(), pipes.clone(), Arc::clone(&control), streams);
         let mut remote = Remote {
             roll,
-            network: Network::new(network::of_words([0.0; 5]), Rates::default(), &hosts),
+            undecided: false,
+            network: Network::new(network::of_words([0.0; 5]), Rates::default(), &hosts, told),
             hosts: hosts.clone(),
             direct,
             messages: Messages::new(config.world as usize, Box::new(doors)),
@@ -100,10 +104,10 @@ impl Remote {
             me: config.rank,
             _lease: None,
         };
-        remote.survey(0, told, 1, host)?;
+        remote.survey(0, known, 1, host)?;
         let (model, rates) = (*remote.network.model(), remote.network.rates());
         network::remember(place, model);
-        let plane = Plane { control, model, rates, streams };
+        let plane = Plane { control, model, told, rates, streams };
         Ok((remote, Commons::new(config.rank, hosts, heap, Some(node), Some(plane))))
     }
 
@@ -116,7 +120,8 @@ impl Remote {
         let doors = Doors::new(me, roll.clone(), pipes.clone(), Arc::clone(&control), plane.streams);
         Remote {
             roll: roll.clone(),
-            network: Network::new(plane.model, plane.rates, hosts),
+            undecided: false,
+            network: Network::new(plane.model, plane.rates, hosts, plane.told),
             hosts: hosts.clone(),
             direct,
             messages: Messages::new(roll.ranks().len(), Box::new(doors)),
@@ -148,12 +153,25 @@ impl Remote {
         if src.is_empty() {
             return self.barrier(sequence, call, host);
         }
-        let way = match call.algorithm {
-            Algorithm::Flat(algorithm) => Way::Flat(algorithm),
-            Algorithm::Hierarchical(Some(algorithm)) => Way::Hierarchical(algorithm),
-            _ => Way::Hierarchical(self.network.algorithm(call, src.len(), &self.hosts)),
+        let (way, timed) = match call.algorithm {
+            Algorithm::Flat(algorithm) => (Way::Flat(algorithm), false),
+            Algorithm::Hierarchical(Some(algorithm)) => (Way::Hierarchical(algorithm), false),
+            _ => {
+                let (algorithm, timed) = self.network.all_reduce(call, src.len(), &self.hosts);
+                (Way::Hierarchical(algorithm), timed)
+            }
         };
-        self.run(sequence, call, host, |session| session.all_reduce(way, call.reduction(), dst, src))
+        let from = timed.then(Instant::now);
+        self.run(sequence, call, host, |session| session.all_reduce(way, call.reduction(), dst, src))?;
+        if let (Some(from), Some(tried)) = (from, self.network.tried()) {
+            self.undecided = tried.note(from.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// Whether ranks have to `agree` before the next call.
+    pub fn is_undecided(&mut self) -> bool {
+        std::mem::take(&mut self.undecided)
     }
 
     pub fn broadcast(

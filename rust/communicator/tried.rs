@@ -1,0 +1,218 @@
+//! Which algorithm between hosts is the fastest? The model says which come into question. What short messages cost depends on who
+//! shares cores and switches, and on how busy all are when the group forms; so the model's favourites go one after the other in the
+//! first calls of a size, some calls each, and the times decide.
+//!
+//! ```text
+//! rows       six calls of one algorithm; the first does not count, since what another has left may still be on its way. Of the
+//!            others the mean: who is late in one call finds there all that it waits for, and is early in the next
+//! cycles     a row of each algorithm; as many as fit into some milliseconds. The median of its rows is what one usually takes
+//! then       all ranks tell each other these times: the algorithm whose slowest rank is the fastest is taken
+//! later      all of it once more, after some times as many calls: when a job begins, the system has not yet settled which ranks
+//!            share which cores
+//! ```
+//! Which one it is makes no difference to the bits of a result: where order matters, all that come into question keep it
+//! (`select::Order`). Long messages are left to the model: bytes take as long as it says.
+
+use crate::schedule::Algorithm;
+use crate::select::Choice;
+
+/// Calls in a row.
+const ROW: usize = 6;
+
+/// Rows of the favourite take about so long, in seconds, but are at least and at most so many.
+const SPAN: f64 = 10e-3;
+const CYCLES: (usize, usize) = (3, 24);
+
+/// After so many times as many calls as a trial has, it is repeated, once.
+const AGAIN: usize = 4;
+
+/// So many are tried at most.
+pub(super) const MOST: usize = 4;
+
+/// What is predicted to take so many times longer than the favourite does not come into question. Where ranks share cores,
+/// predictions have been wrong by a factor of three.
+const CLOSE: f64 = 4.0;
+
+/// Above this, in seconds, the model is believed.
+const SHORT: f64 = 1.5e-3;
+
+/// Algorithms that take turns, for what `K` says.
+#[derive(Debug)]
+struct Trial<K> {
+    what: K,
+    /// None if the model decides.
+    algorithms: Vec<Algorithm>,
+    cycles: usize,
+    calls: usize,
+    /// Seconds of the row that is being done.
+    row: f64,
+    /// A call's time, of each algorithm in each of its rows.
+    times: [Vec<f64>; MOST],
+    found: Option<Algorithm>,
+    /// Calls until all is tried once more; None if that has been done.
+    until: Option<usize>,
+}
+
+impl<K> Trial<K> {
+    fn new(what: K, choices: &[Choice]) -> Trial<K> {
+        let algorithms = favourites(choices);
+        let row = ROW as f64 * choices.first().map_or(SPAN, |best| best.seconds);
+        let cycles = ((SPAN / row) as usize).clamp(CYCLES.0, CYCLES.1);
+        let until = Some(AGAIN * ROW * cycles * algorithms.len());
+        Trial { what, algorithms, cycles, calls: 0, row: 0.0, times: Default::default(), found: None, until }
+    }
+
+    /// A call without a trial. After so many of them it begins anew.
+    fn count_down(&mut self) {
+        self.until = match self.until {
+            Some(0) => {
+                (self.calls, self.times, self.found) = (0, Default::default(), None);
+                None
+            }
+            left => left.map(|left| left - 1),
+        };
+    }
+
+    /// Which of the algorithms is next.
+    fn next(&self) -> Option<usize> {
+        let rows = self.calls / ROW;
+        (rows < self.cycles * self.algorithms.len()).then(|| rows % self.algorithms.len())
+    }
+}
+
+/// All that has been tried; the same on all ranks, but for the times.
+#[derive(Debug)]
+pub(super) struct Tried<K> {
+    trials: Vec<Trial<K>>,
+    /// The one whose call is being made.
+    now: usize,
+}
+
+impl<K: PartialEq> Tried<K> {
+    pub fn new() -> Tried<K> {
+        Tried { trials: Vec::new(), now: 0 }
+    }
+
+    /// Found to be the fastest, and of how many.
+    pub fn found(&self, what: &K) -> Option<(Algorithm, usize)> {
+        let trial = self.trials.iter().find(|trial| trial.what == *what)?;
+        Some((trial.found?, trial.algorithms.len()))
+    }
+
+    /// What the next call takes, and whether its time is to be noted; None if the model decides. `choices`: the model's, the
+    /// fastest first.
+    pub fn next(&mut self, what: K, choices: impl FnOnce() -> Vec<Choice>) -> Option<(Algorithm, bool)> {
+        self.now = self.trials.iter().position(|trial| trial.what == what).unwrap_or_else(|| {
+            self.trials.push(Trial::new(what, &choices()));
+            self.trials.len() - 1
+        });
+        let trial = &mut self.trials[self.now];
+        if trial.found.is_some() {
+            trial.count_down();
+        }
+        trial.found.map(|found| (found, false)).or(trial.next().map(|next| (trial.algorithms[next], true)))
+    }
+
+    /// The call took so long. Whether all have been tried, and ranks have to `agree`.
+    pub fn note(&mut self, seconds: f64) -> bool {
+        let trial = &mut self.trials[self.now];
+        let Some(algorithm) = trial.next() else { return false };
+        match trial.calls % ROW {
+            0 => trial.row = 0.0,
+            _ => trial.row += seconds,
+        }
+        trial.calls += 1;
+        if trial.calls.is_multiple_of(ROW) {
+            trial.times[algorithm].push(trial.row / (ROW - 1) as f64);
+        }
+        trial.next().is_none()
+    }
+
+    /// What calls of each usually took on this rank, after `note` has said so.
+    pub fn usual(&self) -> [f64; MOST] {
+        self.trials[self.now].times.each_ref().map(|rows| {
+            let mut rows = rows.clone();
+            rows.sort_by(f64::total_cmp);
+            rows.get(rows.len() / 2).copied().unwrap_or(f64::INFINITY)
+        })
+    }
+
+    /// The same of the slowest ranks.
+    pub fn agree(&mut self, slowest: [f64; MOST]) {
+        let trial = &mut self.trials[self.now];
+        let fastest = trial.algorithms.iter().zip(slowest).min_by(|a, b| a.1.total_cmp(&b.1));
+        trial.found = fastest.map(|(algorithm, _)| *algorithm);
+    }
+}
+
+/// Those that are tried: none if it is clear which is the fastest.
+fn favourites(choices: &[Choice]) -> Vec<Algorithm> {
+    let close = choices.iter().take_while(|choice| choice.seconds < CLOSE * choices[0].seconds).take(MOST);
+    let algorithms: Vec<Algorithm> = close.map(|choice| choice.algorithm).collect();
+    let clear = algorithms.len() < 2 || choices[0].seconds > SHORT;
+    if clear { Vec::new() } else { algorithms }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Algorithm; 4] =
+        [Algorithm::Exchange, Algorithm::Pairwise, Algorithm::AllGatherReduce, Algorithm::ReduceBroadcast];
+
+    fn choices(seconds: [f64; 4]) -> Vec<Choice> {
+        ALL.into_iter().zip(seconds).map(|(algorithm, seconds)| Choice { algorithm, seconds }).collect()
+    }
+
+    /// Takes and notes calls until it is over, each as long as `seconds` says; what was taken.
+    fn play(tried: &mut Tried<u32>, seconds: impl Fn(Algorithm, usize) -> f64) -> Vec<Algorithm> {
+        let mut taken = Vec::new();
+        loop {
+            let (algorithm, timed) = tried.next(7, || choices([1e-4, 1.5e-4, 3.9e-4, 4.1e-4])).expect("they are close");
+            assert!(timed);
+            taken.push(algorithm);
+            if tried.note(seconds(algorithm, taken.len() - 1)) {
+                return taken;
+            }
+        }
+    }
+
+    #[test]
+    fn favourites_take_turns_in_rows_and_the_slowest_rank_counts() {
+        let mut tried = Tried::new();
+        let taken = play(&mut tried, |algorithm, call| match algorithm {
+            _ if call.is_multiple_of(ROW) => 1.0, // does not count
+            _ if call < 15 * ROW => 9e-5,         // nor does what disturbs some of the rows
+            Algorithm::Pairwise => 2e-5,
+            _ => 3e-5,
+        });
+        let cycle = [[ALL[0]; ROW], [ALL[1]; ROW], [ALL[2]; ROW]].concat();
+        assert_eq!(taken[..cycle.len()], cycle, "the fourth is too slow");
+        assert_eq!(taken.len(), 16 * cycle.len(), "ten milliseconds of the first");
+        let (close, usual) = (|a: f64, b: f64| (a / b - 1.0).abs() < 1e-9, tried.usual());
+        assert!(close(usual[0], 3e-5) && close(usual[1], 2e-5) && close(usual[2], 3e-5), "{usual:?}");
+        assert_eq!(tried.found(&7), None);
+        // Another rank found pairwise slow.
+        tried.agree([3e-5, 9e-5, 2.9e-5, f64::INFINITY]);
+        assert_eq!(tried.found(&7), Some((ALL[2], 3)));
+        let known = || unreachable!("it is known");
+        for _ in 0..AGAIN * taken.len() {
+            assert_eq!(tried.next(7, known), Some((ALL[2], false)));
+        }
+        assert_eq!(tried.next(7, known), Some((ALL[0], true)), "all is tried once more");
+        (0..taken.len() - 1)
+            .for_each(|_| assert!(!tried.note(1e-5) && tried.next(7, known).is_some_and(|next| next.1)));
+        assert!(tried.note(1e-5));
+        tried.agree([2e-5, 1e-5, 3e-5, f64::INFINITY]);
+        (0..9 * taken.len()).for_each(|_| assert_eq!(tried.next(7, known), Some((ALL[1], false))));
+    }
+
+    #[test]
+    fn the_model_decides_where_it_is_clear_and_what_takes_long() {
+        let mut tried = Tried::new();
+        assert_eq!(tried.next(1, || choices([1e-5, 4e-5, 5e-5, 6e-5])), None);
+        assert_eq!(tried.next(2, || choices([4e-3, 4e-3, 4e-3, 4e-3])), None);
+        assert_eq!(tried.next(2, || unreachable!("it is remembered")), None);
+        assert_eq!(tried.next(3, || choices([1e-5; 4])), Some((ALL[0], true)));
+    }
+}
