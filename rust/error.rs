@@ -33,6 +33,9 @@ pub enum Error {
     /// The group was closed by another rank (an interrupt there, or a failure that it saw first).
     #[error("{0}")]
     Aborted(String),
+    /// Another thread is in a call of the group.
+    #[error("{0}")]
+    Busy(String),
     /// An argument is wrong, found on this rank before any data moved.
     #[error("{0}")]
     Invalid(String),
@@ -48,6 +51,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Two calls at once, on that rank.
+    pub fn busy(rank: Rank) -> Error {
+        Error::Busy(format!(
+            "another thread (or an interrupted frame of this one) is inside a call of this group on rank {rank}: a group takes \
+             one call at a time; use one group per thread"
+        ))
+    }
+
     /// A failed system call while the group forms.
     pub fn os(what: &str, source: impl Into<io::Error>) -> Error {
         let source: io::Error = source.into();

@@ -5,7 +5,7 @@
 //!                      │
 //!                   python/   the only room that names pyo3
 //!                      │
-//!                  progress      a queue and a thread per group, for calls that do not wait
+//!                  progress      a queue and a thread per group, for calls that do not wait; another one for messages
 //!                      │
 //!                 communicator   one group: what was called, by whom, what to say when it fails
 //!                      │

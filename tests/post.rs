@@ -188,6 +188,28 @@ fn letters_arrive_in_order_however_they_are_asked_for() {
 }
 
 #[test]
+fn what_is_done_is_asked_for_by_many_or_by_one_and_what_is_unmet_may_be_taken_back() {
+    let mut all = world(2, 64);
+    let asked = [0, 1, 2].map(|tag| all[1].recv(Some(0), Some(tag), 10));
+    assert!(asked.iter().all(|ticket| all[1].office.is_unmet(*ticket)));
+    let sent = [0, 1].map(|tag| all[0].send(1, tag, &letter(0, tag, 0, 10)));
+    settle(&mut all, &mut Dice(5));
+    assert_eq!(asked.map(|ticket| all[1].office.is_unmet(ticket)), [false, false, true]);
+    let status = |peer, tag| Ok(Status { peer, tag, len: 10 });
+    assert_eq!(all[1].office.take_done(|ticket| ticket == asked[1]), [(asked[1], status(0, 1))]);
+    assert_eq!(all[1].office.take_done(|ticket| ticket == asked[1]), []);
+    assert_eq!(all[1].test(asked[0]), Some(status(0, 0)), "the others stay");
+    assert_eq!(all[0].office.take_done(|_| true).len(), sent.len());
+    all[1].office.cancel(asked[2]);
+    all[0].send(1, 2, &letter(0, 2, 0, 10));
+    settle(&mut all, &mut Dice(6));
+    assert_eq!(all[1].test(asked[2]), None);
+    let again = all[1].recv(None, None, 10);
+    all[1].progress();
+    assert_eq!(all[1].test(again), Some(status(0, 2)), "it was kept for who asks next");
+}
+
+#[test]
 fn two_who_send_much_before_they_ask_both_get_on() {
     let mut all = world(2, 64);
     let texts = [0, 1].map(|from| letter(from, 3, 0, 100_000));

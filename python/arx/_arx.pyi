@@ -418,7 +418,27 @@ class Group:
         name: str | None = None,
         async_op: Literal[True],
     ) -> Work: ...
-    def send(self, x: Any, dst: int, *, tag: int | None = None, timeout: float | None = None) -> None: ...
+    @overload
+    def send(
+        self,
+        x: Any,
+        dst: int,
+        *,
+        tag: int | None = None,
+        timeout: float | None = None,
+        async_op: Literal[False] = False,
+    ) -> None: ...
+    @overload
+    def send(
+        self,
+        x: Any,
+        dst: int,
+        *,
+        tag: int | None = None,
+        timeout: float | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
     def recv(
         self,
         out: Any,
@@ -426,7 +446,19 @@ class Group:
         *,
         tag: int | _Any | None = None,
         timeout: float | None = None,
+        async_op: Literal[False] = False,
     ) -> Status: ...
+    @overload
+    def recv(
+        self,
+        out: Any,
+        src: int | _Any | None = None,
+        *,
+        tag: int | _Any | None = None,
+        timeout: float | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
     def sendrecv(
         self,
         x: Any,
@@ -437,7 +469,21 @@ class Group:
         tag: int | None = None,
         recv_tag: int | _Any | None = None,
         timeout: float | None = None,
+        async_op: Literal[False] = False,
     ) -> Status: ...
+    @overload
+    def sendrecv(
+        self,
+        x: Any,
+        dst: int,
+        out: Any,
+        src: int | _Any | None = None,
+        *,
+        tag: int | None = None,
+        recv_tag: int | _Any | None = None,
+        timeout: float | None = None,
+        async_op: Literal[True],
+    ) -> Work: ...
     def explain(
         self, x: Any, op: str | None = None, *, compression: Any = None, algo: str | None = None
     ) -> Explanation: ...
@@ -700,9 +746,27 @@ def plan_all_reduce(
     timeout: float | None = None,
     name: str | None = None,
 ) -> Plan: ...
+@overload
 def send(
-    x: Any, dst: int, *, tag: int | None = None, group: Group | None = None, timeout: float | None = None
+    x: Any,
+    dst: int,
+    *,
+    tag: int | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    async_op: Literal[False] = False,
 ) -> None: ...
+@overload
+def send(
+    x: Any,
+    dst: int,
+    *,
+    tag: int | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
 def recv(
     out: Any,
     src: int | _Any | None = None,
@@ -710,7 +774,19 @@ def recv(
     tag: int | _Any | None = None,
     group: Group | None = None,
     timeout: float | None = None,
+    async_op: Literal[False] = False,
 ) -> Status: ...
+@overload
+def recv(
+    out: Any,
+    src: int | _Any | None = None,
+    *,
+    tag: int | _Any | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
 def sendrecv(
     x: Any,
     dst: int,
@@ -721,7 +797,21 @@ def sendrecv(
     recv_tag: int | _Any | None = None,
     group: Group | None = None,
     timeout: float | None = None,
+    async_op: Literal[False] = False,
 ) -> Status: ...
+@overload
+def sendrecv(
+    x: Any,
+    dst: int,
+    out: Any,
+    src: int | _Any | None = None,
+    *,
+    tag: int | None = None,
+    recv_tag: int | _Any | None = None,
+    group: Group | None = None,
+    timeout: float | None = None,
+    async_op: Literal[True],
+) -> Work: ...
 def explain(
     x: Any, op: str | None = None, *, group: Group | None = None, compression: Any = None, algo: str | None = None
 ) -> Explanation: ...

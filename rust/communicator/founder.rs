@@ -59,7 +59,7 @@ impl Founder {
         Founder { commons, parent, roll, founded: Arc::default() }
     }
 
-    pub(super) fn commons(&self) -> &Commons {
+    pub(super) fn commons(&self) -> &Arc<Commons> {
         &self.commons
     }
 

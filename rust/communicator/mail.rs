@@ -4,30 +4,25 @@
 //! within a host:  a ring for each pair and direction, not those of collectives; both ends are made without a word
 //! between hosts:  who has something to send calls the other, whatever that does meanwhile; its control thread answers
 //! ```
-//! Whoever waits takes in what arrives on all ways. What is said when it does not arrive is in `undelivered`.
+//! Whoever waits takes in what arrives on all ways (`drive`), for itself and for calls that go on without their callers
+//! (`outstanding`). What is said when it does not arrive is in `undelivered`.
 
-use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 
 use crate::direct::Boards;
 use crate::error::{Error, Rank};
-use crate::health::{Control, Roster, State};
+use crate::health::{Control, Ear, Roster, State};
 use crate::kernels::Bytes;
 use crate::post::{Failure, Memory, Office, Status, Tag, Ticket};
-use crate::transport::tcp;
-use crate::wait::{Bell, Host, Patience, SLICE, Task, Wait};
+use crate::transport::{Tx, tcp};
+use crate::wait::{Host, raise};
 
 use super::config::Manner;
+use super::outstanding::{Outstanding, Tray};
 use super::pipes::Pipes;
 use super::roll::Roll;
-use super::undelivered::{interrupted, is_broken, is_gone};
-
-/// First and longest sleep while both descriptors and the bell are waited for (`engine`).
-const BRIEF: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
+use super::undelivered::{interrupted, is_gone};
 
 /// As good as never.
 const LONGEST: Duration = Duration::from_secs(1 << 30);
@@ -78,30 +73,52 @@ pub(super) struct Fault {
 /// One rank's letters.
 #[derive(Debug)]
 pub(super) struct Mail {
-    office: Office,
+    pub office: Office,
+    /// Of calls that go on without their callers, and those that are to be taken in.
+    pub outstanding: Outstanding,
+    pub tray: Arc<Tray>,
+    /// Why the group is closed, whoever found out.
+    pub closed: Arc<OnceLock<Error>>,
     pub me: Rank,
     pub roll: Roll,
     /// With the bell. None for a rank that is alone.
-    boards: Option<Boards>,
-    manner: Manner,
+    pub boards: Option<Boards>,
+    pub manner: Manner,
     pub reach: Reach,
+    /// To the ranks of this host, until the ways to them are opened.
+    pipes: Option<Pipes>,
+    /// What is slept on between hosts, once a letter has been written.
+    pub ear: Option<Arc<Ear>>,
     /// Connections from others that have been looked at (`Control::posts`).
-    calls: u64,
-    /// The next collective, which will not be if this call fails.
-    pub sequence: u64,
+    pub calls: u64,
+    /// What the thread has seen of the alarm, and when it asked last whether letters can still arrive.
+    pub asked: Option<(u64, Duration)>,
 }
 
 /// Where the arrays of a call are.
-struct Arrays<'a> {
+#[derive(Default)]
+pub(super) struct Arrays<'a> {
     give: Option<(Ticket, Bytes<'a>)>,
     take: Option<(Ticket, Bytes<'a>)>,
 }
 
-impl Memory for Arrays<'_> {
-    fn of(&self, ticket: Ticket) -> Bytes<'_> {
+impl<'a> Arrays<'a> {
+    pub fn find(&self, ticket: Ticket) -> Option<Bytes<'a>> {
         let arrays = [self.give, self.take];
-        let found = arrays.into_iter().flatten().find(|(known, _)| *known == ticket);
-        found.expect("a call ends with its letters, or the group with it").1
+        arrays.into_iter().flatten().find(|(known, _)| *known == ticket).map(|(_, array)| array)
+    }
+}
+
+/// Those of a call, and of all that is outstanding.
+pub(super) struct Both<'a> {
+    pub own: &'a Arrays<'a>,
+    pub outstanding: &'a Outstanding,
+}
+
+impl Memory for Both<'_> {
+    fn of(&self, ticket: Ticket) -> Bytes<'_> {
+        // A call ends with its letters, or the group with it.
+        self.own.find(ticket).unwrap_or_else(|| self.outstanding.of(ticket))
     }
 }
 
@@ -126,14 +143,14 @@ impl Exchange<'_> {
 }
 
 /// What of a call is still to be done: what has been sent is not undone by who leaves afterwards.
-struct Due<'a> {
-    call: &'a Exchange<'a>,
+pub(super) struct Due<'a> {
+    pub call: &'a Exchange<'a>,
     give: bool,
     take: Option<Ticket>,
 }
 
 impl<'a> Due<'a> {
-    fn rest(&self, office: &Office) -> Exchange<'a> {
+    pub fn rest(&self, office: &Office) -> Exchange<'a> {
         let give = self.call.give.filter(|_| self.give);
         let take = self.call.take.filter(|_| self.take.is_some_and(|ticket| !office.is_done(ticket)));
         Exchange { give, take, timeout: self.call.timeout }
@@ -142,34 +159,71 @@ impl<'a> Due<'a> {
 
 impl Mail {
     pub fn new((me, roll): (Rank, &Roll), boards: Boards, pipes: &Pipes, manner: Manner, reach: Reach) -> Mail {
-        let world = roll.ranks().len() as u32;
-        let mut mail = Mail::alone((me, roll), manner);
-        for peer in (0..world).filter(|peer| *peer != me) {
-            if let Some(link) = pipes.post(peer) {
-                mail.office.open_to(peer, link.tx);
-                mail.office.open_from(peer, link.rx);
-            }
-        }
-        Mail { boards: Some(boards), reach, ..mail }
+        Mail { boards: Some(boards), reach, pipes: Some(pipes.clone()), ..Mail::alone((me, roll), manner) }
     }
 
     /// Of a rank that has nobody but itself.
     pub fn alone((me, roll): (Rank, &Roll), manner: Manner) -> Mail {
-        let office = Office::new(me, roll.ranks().len() as u32);
-        Mail { office, me, roll: roll.clone(), boards: None, manner, reach: Reach::Alone, calls: 0, sequence: 0 }
+        Mail {
+            office: Office::new(me, roll.ranks().len() as u32),
+            outstanding: Outstanding::default(),
+            tray: Arc::default(),
+            closed: Arc::default(),
+            me,
+            roll: roll.clone(),
+            boards: None,
+            manner,
+            reach: Reach::Alone,
+            pipes: None,
+            ear: None,
+            calls: 0,
+            asked: None,
+        }
+    }
+
+    /// Lets go of all ways.
+    pub fn shut(&mut self) {
+        let (tray, closed) = (Arc::clone(&self.tray), Arc::clone(&self.closed));
+        *self = Mail { tray, closed, ..Mail::alone((self.me, &self.roll), self.manner) };
+    }
+
+    /// Before the first letter: most groups never write one.
+    #[cold]
+    fn open(&mut self, pipes: &Pipes) -> Result<(), Fault> {
+        for peer in (0..self.roll.ranks().len() as Rank).filter(|peer| *peer != self.me) {
+            if let Some(link) = pipes.post(peer) {
+                self.office.open_to(peer, link.tx);
+                self.office.open_from(peer, link.rx);
+            }
+        }
+        if let Reach::Hosts(control) = &self.reach {
+            let failed = |error| Fault { leave: Some((State::Failed, Vec::new())), error };
+            self.ear = Some(control.ear().map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that there are ways.
+    #[inline]
+    pub fn ensure_ways(&mut self) -> Result<(), Fault> {
+        match self.pipes.take() {
+            Some(pipes) => self.open(&pipes),
+            None => Ok(()),
+        }
     }
 
     /// Sends and receives what the call says; returns when the array that was sent may be used again, and the other one is there.
-    /// `sequence`: of the next collective.
-    pub fn run(&mut self, sequence: u64, call: &Exchange<'_>, host: &mut dyn Host) -> Result<Option<Status>, Fault> {
-        self.sequence = sequence;
-        if let Some(give) = call.give {
-            self.reach_out(call, give.to, host)?;
+    pub fn run(&mut self, call: &Exchange<'_>, host: &mut dyn Host) -> Result<Option<Status>, Fault> {
+        self.ensure_ways()?;
+        if let Some(give) = call.give
+            && let Some(way) = self.reach_out(call, give.to, host)?
+        {
+            self.office.open_to(give.to, way);
         }
         let give = call.give.map(|g| (self.office.post_send(g.to, g.tag, g.array.len()), g.array));
         let take = call.take.map(|t| (self.office.post_recv(t.from, t.tag, t.array.len()), t.array));
         let arrays = Arrays { give, take };
-        self.office.progress(&arrays);
+        self.office.progress(&Both { own: &arrays, outstanding: &self.outstanding });
         let [sent, taken] = [give, take].map(|due| due.map(|(ticket, _)| ticket));
         if let Some(ticket) = sent {
             self.finish(ticket, &arrays, &Due { call, give: true, take: taken }, host)?;
@@ -184,7 +238,7 @@ impl Mail {
     }
 
     /// Whether only this rank can have sent what it asks for.
-    fn is_from_self(&self, call: &Exchange<'_>) -> bool {
+    pub fn is_from_self(&self, call: &Exchange<'_>) -> bool {
         let from = call.take.and_then(|take| take.from);
         self.roll.ranks().len() == 1 || from == Some(self.me)
     }
@@ -193,142 +247,70 @@ impl Mail {
     fn finish(
         &mut self,
         ticket: Ticket,
-        memory: &dyn Memory,
+        arrays: &Arrays<'_>,
         due: &Due<'_>,
         host: &mut dyn Host,
     ) -> Result<Status, Fault> {
         if !self.office.is_done(ticket) {
-            self.wait(ticket, memory, due, host)?;
+            let limit = due.call.timeout.unwrap_or(self.manner.timeout);
+            let own = Own { due, arrays, since: self.outstanding.clock(), limit };
+            self.drive(Some(&own), &|office, _| office.is_done(ticket), None, host)?;
         }
-        let call = due.call;
         match self.office.test(ticket).expect("it is done") {
             Ok(status) => Ok(status),
-            Err(Failure::TooLong(status)) => Err(self.too_long(status, call)),
-            Err(Failure::Broken(broken)) => Err(self.broken(broken, call, host)),
+            Err(failure) => Err(self.failed(failure, due.call, host)),
         }
     }
 
-    fn wait(&mut self, ticket: Ticket, memory: &dyn Memory, due: &Due<'_>, host: &mut dyn Host) -> Result<(), Fault> {
-        let boards = self.boards.clone().expect("who is alone does not wait for others");
-        let control = boards.control();
-        let Mail { office, manner, reach, roll, me, calls, .. } = self;
-        let office = RefCell::new(office);
-        let limit = due.call.timeout.unwrap_or(manner.timeout);
-        let gone = || {
-            let office = office.borrow();
-            is_broken((reach, roll, *me), &office, &due.rest(&office))
-        };
-        let mut wait = Wait {
-            bell: &control.bell,
-            alarm: &control.alarm,
-            gone: &gone,
-            patience: Patience { spin: manner.spin, limit },
-            host,
-        };
-        let mut round = Round { office: &office, reach, roll, memory, ticket, calls, brief: BRIEF.0, moved: false };
-        while !office.borrow().is_done(ticket) {
-            if let Err(stop) = wait.on(&mut round) {
-                let rest = due.rest(&office.borrow());
-                return Err(self.stopped(stop, (due.call, &rest), limit, host));
-            }
+    #[cold]
+    pub fn failed(&self, failure: Failure, call: &Exchange<'_>, host: &mut dyn Host) -> Fault {
+        match failure {
+            Failure::TooLong(status) => self.too_long(status, call),
+            Failure::Broken(broken) => self.broken(broken, call, host),
         }
-        Ok(())
     }
 
-    /// Sees to it that there is a way to `peer`, and somebody at its end.
-    fn reach_out(&mut self, call: &Exchange<'_>, peer: Rank, host: &mut dyn Host) -> Result<(), Fault> {
+    /// Sees to it that there is somebody at the end of the way to `peer`: the way, if it must be opened.
+    pub fn reach_out(
+        &self,
+        call: &Exchange<'_>,
+        peer: Rank,
+        host: &mut dyn Host,
+    ) -> Result<Option<Box<dyn Tx>>, Fault> {
         if is_gone(&self.reach, &self.roll, peer) {
             return Err(self.gone(&[peer], call, host));
         }
-        let Reach::Hosts(control) = &self.reach else { return Ok(()) };
+        let Reach::Hosts(control) = &self.reach else { return Ok(None) };
         if self.office.reaches(peer) {
-            return Ok(());
+            return Ok(None);
         }
         let limit = call.timeout.unwrap_or(self.manner.timeout);
         let until = Instant::now() + limit.min(LONGEST);
         match control.dial_post(self.roll.of(peer), until, host) {
-            Ok(socket) => {
-                self.office.open_to(peer, tcp::link(peer, vec![socket]).tx);
-                Ok(())
-            }
+            Ok(Some(socket)) => Ok(Some(tcp::link(peer, vec![socket]).tx)),
+            Ok(None) => Err(self.gone(&[peer], call, host)),
             Err(Error::Interrupted) => Err(interrupted()),
             Err(error) => Err(Fault { leave: Some((State::Failed, Vec::new())), error }),
         }
     }
-}
 
-/// One wait for the post office.
-struct Round<'a> {
-    /// Shared with the wait, which asks it whether it makes sense to go on.
-    office: &'a RefCell<&'a mut Office>,
-    reach: &'a Reach,
-    roll: &'a Roll,
-    memory: &'a dyn Memory,
-    ticket: Ticket,
-    calls: &'a mut u64,
-    /// Next sleep of those that the bell cannot end.
-    brief: Duration,
-    /// Something has moved and `attempt` has not said so yet.
-    moved: bool,
-}
-
-impl Round<'_> {
-    fn look(&mut self) -> bool {
-        if let Reach::Hosts(control) = self.reach
-            && *self.calls != control.posts()
-        {
-            self.answer_calls(control);
-        }
-        let mut office = self.office.borrow_mut();
-        self.moved = self.moved || office.progress(self.memory) || office.is_done(self.ticket);
-        self.moved
-    }
-
-    /// Takes in those who have called since.
-    fn answer_calls(&mut self, control: &Control) {
-        // Counted first: whoever comes meanwhile is looked at again.
-        *self.calls = control.posts();
-        for (rank, socket) in control.take_posts() {
-            if let Some(member) = self.roll.ranks().iter().position(|r| *r == rank) {
-                let member = member as Rank;
-                self.office.borrow_mut().open_from(member, tcp::link(member, vec![socket]).rx);
-                // What came with it comes first, even if its sender is known to have left by now.
-                self.moved = true;
+    /// Leaves the group, and tells the others.
+    #[cold]
+    pub fn leave(&self, state: State, missing: &[Rank]) {
+        match (&self.reach, &self.boards) {
+            (Reach::Hosts(control), _) => control.leave(state),
+            (Reach::Host(roster), Some(boards)) if roster.leave(self.me, state, missing) => {
+                raise(&boards.control().alarm, &boards.control().bell);
             }
+            _ => {}
         }
     }
 }
 
-impl Task for Round<'_> {
-    fn attempt(&mut self) -> bool {
-        if self.look() {
-            self.brief = BRIEF.0;
-        }
-        std::mem::take(&mut self.moved)
-    }
-
-    fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool {
-        let Reach::Hosts(control) = self.reach else {
-            return bell.sleep(&mut || self.look() || stop());
-        };
-        // First calm, then look, then sleep: what changes after the look makes the descriptor readable again.
-        control.calm();
-        if self.look() || stop() {
-            return false;
-        }
-        let mut silent = false;
-        let office = self.office.borrow();
-        let ways = office.interest(&mut silent);
-        let flags = |out| if out { PollFlags::OUT } else { PollFlags::IN };
-        let mut fds: Vec<PollFd<'_>> =
-            ways.into_iter().map(|(fd, out)| PollFd::from_borrowed_fd(fd, flags(out))).collect();
-        fds.push(PollFd::from_borrowed_fd(control.alert_fd(), PollFlags::IN));
-        let limit = if silent { self.brief } else { SLICE };
-        let limit = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as _ };
-        let signal = poll(&mut fds, Some(&limit)) == Err(Errno::INTR);
-        if silent {
-            self.brief = (2 * self.brief).min(BRIEF.1);
-        }
-        signal
-    }
+/// What its caller waits for, and since when.
+pub(super) struct Own<'a> {
+    pub due: &'a Due<'a>,
+    pub arrays: &'a Arrays<'a>,
+    pub since: Duration,
+    pub limit: Duration,
 }

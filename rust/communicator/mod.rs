@@ -18,11 +18,14 @@ mod commons;
 mod compression;
 mod config;
 mod doors;
+mod drive;
 mod explain;
 mod founder;
+mod letters;
 mod local;
 mod mail;
 mod network;
+mod outstanding;
 mod pipes;
 mod probe;
 mod remote;
@@ -32,7 +35,7 @@ mod tried;
 mod undelivered;
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::arena::Segment;
@@ -52,7 +55,9 @@ pub use call::{Call, Collective, Compression, Cut, Element, tuple};
 pub use config::{Across, Config};
 pub use explain::{Explanation, span};
 pub use founder::Founder;
+pub use letters::{Letters, Waited};
 pub use mail::{Exchange, Give, Take};
+pub use outstanding::Parcel;
 pub use roll::Roll;
 
 use commons::Commons;
@@ -68,10 +73,11 @@ pub struct Communicator {
     world: u32,
     /// Calls begun so far.
     sequence: u64,
-    closed: Option<Error>,
+    /// Why no further call is possible. Letters may find that out meanwhile.
+    closed: Arc<OnceLock<Error>>,
     hosts: Hosts,
-    /// What sends and receives outside collectives, once that is done; it uses what `reach` holds.
-    mail: Option<Box<Mail>>,
+    /// What sends and receives outside collectives; it uses what `reach` holds.
+    letters: Arc<Letters>,
     reach: Reach,
     founder: Founder,
     process: u32,
@@ -81,8 +87,11 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         if self.process != std::process::id() {
             // In a fork of the rank: its pipes and its place in the group are the parent's, and stay open.
-            std::mem::forget((self.mail.take(), std::mem::replace(&mut self.reach, Reach::Alone)));
+            std::mem::forget((Arc::clone(&self.letters), std::mem::replace(&mut self.reach, Reach::Alone)));
+            return;
         }
+        // First: the memory of its ways is given back with what `reach` holds.
+        self.letters.close();
     }
 }
 
@@ -124,7 +133,14 @@ impl Communicator {
     fn new(rank: Rank, hosts: Hosts, reach: Reach, founder: Founder) -> Communicator {
         let world = founder.roll().ranks().len() as u32;
         let process = std::process::id();
-        Communicator { rank, world, sequence: 0, closed: None, hosts, mail: None, reach, founder, process }
+        let mail = match &reach {
+            Reach::Alone => Mail::alone((rank, founder.roll()), ALONE),
+            Reach::Host(local) => local.mail(),
+            Reach::Hosts(remote) => remote.mail(),
+        };
+        let closed = Arc::clone(&mail.closed);
+        let letters = Arc::new(Letters::new(mail, Arc::clone(founder.commons())));
+        Communicator { rank, world, sequence: 0, closed, hosts, letters, reach, founder, process }
     }
 
     pub fn rank(&self) -> Rank {
@@ -265,34 +281,12 @@ impl Communicator {
     /// Sends, receives, or both: between two ranks, while the others do what they like.
     pub fn exchange(&mut self, call: &Exchange<'_>, host: &mut dyn Host) -> Result<Option<Status>> {
         self.ensure_open()?;
-        let Communicator { mail, reach, rank, founder, .. } = self;
-        let mail = mail.get_or_insert_with(|| {
-            Box::new(match reach {
-                Reach::Alone => Mail::alone((*rank, founder.roll()), ALONE),
-                Reach::Host(local) => local.mail(),
-                Reach::Hosts(remote) => remote.mail(),
-            })
-        });
-        mail.run(self.sequence + 1, call, host).map_err(|fault| self.fail(fault))
+        self.letters.exchange(call, host)
     }
 
-    #[cold]
-    fn fail(&mut self, mail::Fault { leave, error }: mail::Fault) -> Error {
-        let Some((state, missing)) = leave else { return error };
-        match &mut self.reach {
-            Reach::Alone => {}
-            Reach::Host(local) => local.leave(state, &missing),
-            Reach::Hosts(remote) => remote.leave(state),
-        }
-        self.closed = Some(match &error {
-            Error::Interrupted => Error::Aborted(format!(
-                "the group is closed: this rank ({}) was interrupted while it sent or received{}",
-                self.roll().of(self.rank),
-                self.roll().of_group()
-            )),
-            other => other.clone(),
-        });
-        error
+    /// The same for calls that do not wait, whatever the group does otherwise.
+    pub fn letters(&self) -> &Arc<Letters> {
+        &self.letters
     }
 
     /// Returns when every rank has called it.
@@ -310,7 +304,7 @@ impl Communicator {
     /// Takes part in the next call with nothing but a reason for not doing so, so that the other ranks raise instead of
     /// waiting. Returns at once: the caller's own mistake is not worth waiting for others.
     pub fn refuse(&mut self, reason: &str, host: &mut dyn Host) -> Result<()> {
-        if self.closed.is_some() {
+        if self.closed.get().is_some() {
             return Ok(());
         }
         let outcome = match &mut self.reach {
@@ -322,7 +316,7 @@ impl Communicator {
             Reach::Hosts(remote) => {
                 self.sequence += 1;
                 // At once, not when the verdict has come back: the next call must not depend on who is faster.
-                self.closed = Some(remote.refuse(self.sequence, reason));
+                self.closed.get_or_init(|| remote.refuse(self.sequence, reason));
                 Ok(())
             }
         };
@@ -340,7 +334,7 @@ impl Communicator {
     /// Remembers why no further call is possible.
     #[cold]
     fn close(&mut self, call: &Call<'_>, error: Error) -> Error {
-        self.closed = Some(match &error {
+        self.closed.get_or_init(|| match &error {
             Error::Interrupted => Error::Aborted(format!(
                 "the group is closed: this rank ({}) was interrupted in call #{}{} {}",
                 self.roll().of(self.rank),
@@ -354,7 +348,10 @@ impl Communicator {
     }
 
     fn ensure_open(&self) -> Result<()> {
-        self.closed.clone().map_or_else(|| self.founder.commons().ensure_open(), Err)
+        match self.closed.get() {
+            Some(why) => Err(why.clone()),
+            None => self.founder.commons().ensure_open(),
+        }
     }
 
     /// Leaves the group, because the program wants to or because an exception makes it. Others who still need this rank
@@ -365,13 +362,13 @@ impl Communicator {
             Reach::Host(local) => local.shutdown(raised),
             Reach::Hosts(remote) => remote.shutdown(raised),
         }
-        self.mail = None;
+        self.closed.get_or_init(|| Error::Init("the group has been shut down".into()));
+        self.letters.close();
         // Links close, and the memory of a group within the job is given back.
         self.reach = Reach::Alone;
         if self.roll().is_job() {
             self.founder.commons().shut();
         }
-        self.closed.get_or_insert_with(|| Error::Init("the group has been shut down".into()));
     }
 }
 

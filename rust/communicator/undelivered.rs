@@ -101,7 +101,7 @@ impl Mail {
                 self.gone(&[rank], call, host)
             }
             Reach::Hosts(control) => {
-                let report = Report::Broken { sequence: self.sequence, rank: self.roll.of(rank), why };
+                let report = Report::Broken { sequence: control.next(), rank: self.roll.of(rank), why };
                 failed(control.settle(report, host).map_or_else(|error| error, |verdict| verdict.error()))
             }
             Reach::Host(roster) if is_left(roster.state(rank)) => self.gone(&[rank], call, host),

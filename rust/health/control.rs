@@ -27,7 +27,7 @@ use crate::transport::tcp;
 use crate::wait::{Host, SLICE};
 
 use super::contacts::{Contacts, Member};
-use super::desk::{Desk, calm};
+use super::desk::{Desk, Ear, calm};
 use super::news::News;
 use super::operator::Operator;
 use super::roster::State;
@@ -162,6 +162,16 @@ impl Control {
         calm(&self.desk().alert);
     }
 
+    /// A descriptor of one's own that is alerted as `alert_fd` is, for waits at the same time as those of collectives.
+    pub fn ear(&self) -> Result<Arc<Ear>> {
+        self.desk().ear()
+    }
+
+    /// The next call of this rank, or the one in which it is.
+    pub fn next(&self) -> u64 {
+        self.seat.completed() + 1
+    }
+
     /// Tells rank 0 what happens here.
     pub fn report(&self, report: Report) {
         self.post(News::Report(report));
@@ -290,25 +300,33 @@ impl Control {
         self.seat.left().iter().any(|left| left.rank == rank && hung_up(left))
     }
 
-    /// Opens a connection by which this rank sends another one something.
-    pub fn dial_post(&self, rank: Rank, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
-        let socket = self.call(rank, Channel::Post(self.id()), until, host)?;
+    /// Opens a connection by which this rank sends another one something; None if that has left, before or meanwhile.
+    pub fn dial_post(&self, rank: Rank, until: Instant, host: &mut dyn Host) -> Result<Option<OwnedFd>> {
+        let gone = || self.has_left(rank);
+        let Some(socket) = self.call(rank, Channel::Post(self.id()), (until, &gone), host)? else { return Ok(None) };
         let second =
             socket.try_clone().map_err(|e| Error::Init(format!("no second descriptor of a connection: {e}")))?;
         self.desk().keep(self.id(), second);
-        Ok(socket)
+        Ok(Some(socket))
     }
 
     /// Opens one stream to a lower rank.
     pub fn dial(&self, rank: Rank, stream: u16, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
         let channel = if self.id().is_job() { Channel::Data(stream) } else { Channel::Group(self.id(), stream) };
-        self.call(rank, channel, until, host)
+        self.call(rank, channel, (until, &|| false), host).map(|socket| socket.expect("nobody gives up"))
     }
 
-    fn call(&self, rank: Rank, channel: Channel, until: Instant, host: &mut dyn Host) -> Result<OwnedFd> {
+    /// None if `gone` says so before it is open.
+    fn call(
+        &self,
+        rank: Rank,
+        channel: Channel,
+        (until, gone): (Instant, &dyn Fn() -> bool),
+        host: &mut dyn Host,
+    ) -> Result<Option<OwnedFd>> {
         let Office { me, members, key, network, silence, .. } = &*self.office;
         let claim = Claim { from: *me, to: rank, channel };
-        let stop = || self.verdict().is_some();
+        let stop = || self.verdict().is_some() || gone();
         let call = Dial { key, claim, network, until, stop: &stop };
         let member = &members[rank as usize];
         let mut pause = Duration::from_millis(1);
@@ -316,12 +334,15 @@ impl Control {
             let missed = match dial(&call, member.address, host)? {
                 Ok(socket) => {
                     tcp::prepare(&socket, *silence)?;
-                    return Ok(socket);
+                    return Ok(Some(socket));
                 }
                 Err(missed) => missed,
             };
             if let Some(verdict) = self.verdict() {
                 return Err(verdict.error());
+            }
+            if gone() {
+                return Ok(None);
             }
             if Instant::now() >= until || matches!(missed, Missed::Refused(_)) {
                 let text = format!(

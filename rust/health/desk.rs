@@ -5,8 +5,8 @@
 //! this rank has made the group, and after it has left it: the first are kept, the others dropped.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -36,7 +36,29 @@ pub(super) struct Desk {
     pub wake: OwnedFd,
     /// The other way round.
     pub alert: OwnedFd,
+    ears: Mutex<Vec<Weak<Ear>>>,
     raise: Raise,
+}
+
+/// A descriptor that becomes readable whenever the alert does, for one sleeper alone. Letters are waited for while a collective of
+/// the same group is: were both to calm the alert, one would take away the news for which the other is about to sleep.
+#[derive(Debug)]
+pub struct Ear(OwnedFd);
+
+impl Ear {
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// To be called before looking at what has changed.
+    pub fn calm(&self) {
+        calm(&self.0);
+    }
+
+    /// Ends the sleep of whoever listens, or the next one.
+    pub fn ring(&self) {
+        ring(&self.0);
+    }
 }
 
 #[derive(Default)]
@@ -87,16 +109,13 @@ impl std::fmt::Debug for Desk {
 
 impl Desk {
     pub fn new(raise: Raise) -> Result<Desk> {
-        let bell = || {
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(|e| Error::os("cannot create an eventfd for the control thread", e))
-        };
         Ok(Desk {
             strangers: AtomicU64::new(0),
             posts: AtomicU64::new(0),
             papers: Mutex::new(Papers::default()),
             wake: bell()?,
             alert: bell()?,
+            ears: Mutex::default(),
             raise,
         })
     }
@@ -106,6 +125,22 @@ impl Desk {
     }
 
     // What calls do.
+
+    /// One more who hears of all that the alert says, from now on.
+    pub fn ear(&self) -> Result<Arc<Ear>> {
+        let ear = Arc::new(Ear(bell()?));
+        let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        ears.retain(|ear| ear.strong_count() > 0);
+        ears.push(Arc::downgrade(&ear));
+        Ok(ear)
+    }
+
+    /// Wakes all who sleep on a descriptor.
+    fn ring(&self) {
+        ring(&self.alert);
+        let ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        ears.iter().filter_map(Weak::upgrade).for_each(|ear| ear.ring());
+    }
 
     /// The seat of a group that this rank makes now.
     pub fn open(&self, group: &Group) -> Arc<Seat> {
@@ -266,14 +301,19 @@ impl Desk {
         drop(papers);
         // publishes: that it is there to be taken
         self.posts.fetch_add(u64::from(stream == POST), Ordering::Release);
-        ring(&self.alert);
+        self.ring();
         Ok(())
     }
 
     fn alert(&self, departed: &[(Rank, State)]) {
-        ring(&self.alert);
+        self.ring();
         (self.raise)(departed);
     }
+}
+
+fn bell() -> Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|e| Error::os("cannot create an eventfd for the control thread", e))
 }
 
 /// Makes the eventfd readable.

@@ -39,6 +39,7 @@ mod watcher;
 
 pub use contacts::{Contacts, Member};
 pub use control::Control;
+pub use desk::Ear;
 pub use roster::{Entry, MAX_WORLD, Roster, State};
 pub use seat::Group;
 pub use verdict::{Kind, Left, Report, Verdict};

@@ -190,6 +190,21 @@ impl Office {
         self.done.iter().any(|(done, _)| *done == ticket)
     }
 
+    /// What has come of those that `whose` says, as far as it is known.
+    pub fn take_done(&mut self, whose: impl Fn(Ticket) -> bool) -> Vec<(Ticket, Outcome)> {
+        if !self.done.iter().any(|(ticket, _)| whose(*ticket)) {
+            return Vec::new();
+        }
+        let (found, others) = std::mem::take(&mut self.done).into_iter().partition(|(ticket, _)| whose(*ticket));
+        self.done = others;
+        found
+    }
+
+    /// Whether it is a request that no letter has met yet.
+    pub fn is_unmet(&self, ticket: Ticket) -> bool {
+        self.fresh.iter().chain(&self.waiting).any(|request| request.ticket == ticket)
+    }
+
     /// Goes on with everything as far as it goes now, but no further than a segment on each way. Whether anything moved.
     pub fn progress(&mut self, memory: &dyn Memory) -> bool {
         let mut moved = self.send_to_self(memory);

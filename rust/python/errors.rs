@@ -1,6 +1,6 @@
 //! `Error` as the exceptions of `arx.errors`: the one mapping.
 
-use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -11,6 +11,7 @@ impl From<Error> for PyErr {
         Python::attach(|py| {
             let text = error.to_string();
             match error {
+                Error::Busy(_) => PyRuntimeError::new_err(text),
                 Error::Invalid(_) => PyValueError::new_err(text),
                 Error::Type(_) => PyTypeError::new_err(text),
                 Error::NoMemory(_) => PyMemoryError::new_err(text),

@@ -1,22 +1,23 @@
 //! `Group`: checks a call, runs it, returns.
 
 use std::os::fd::RawFd;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyMemoryView, PyTuple};
 
 use super::errand::Errand;
 use super::host::{Attached, Detached, detach};
 use super::memory::Block;
+use super::message::Message;
 use super::subgroups::{self, Kin};
 use super::task::Task;
 use super::work::Work;
 use super::world;
 use crate::communicator::{Algorithm, Communicator, Founder, Hosts};
 use crate::error::Error;
-use crate::progress::{Job, Progress, Waited};
+use crate::progress::{Courier, Job, Progress, Waited};
 use crate::wait::Host;
 
 /// Above this many bytes the GIL is released for the whole call; below, only while waiting (a release costs 0.1 us).
@@ -27,6 +28,8 @@ pub const LONG: usize = 16 << 10;
 /// `rank`, roots and peers are numbers in the group; `ranks`, and every error, say the numbers in the world.
 #[pyclass(frozen, weakref, module = "arx")]
 pub struct Group {
+    /// First to be dropped: it uses what the communicator holds.
+    courier: Courier<Message>,
     progress: Progress<Errand>,
     pub(super) rank: u32,
     pub(super) size: u32,
@@ -49,6 +52,7 @@ impl Group {
         Group {
             founder: communicator.founder().clone(),
             kin: Kin::default(),
+            courier: Courier::new(Arc::clone(communicator.letters())),
             progress: Progress::new(communicator),
             rank,
             size,
@@ -79,9 +83,12 @@ impl Group {
         if self.is_inherited() {
             return Ok(()); // a forked child has nothing to leave
         }
-        let waited = if raised { Ok(()) } else { self.drain(py) };
-        detach(py, || self.progress.close(waited.is_err() || raised));
-        drop(self.progress.orphans());
+        let waited = if raised { Ok(()) } else { self.drain(py).and_then(|()| self.flush(py)) };
+        detach(py, || {
+            self.courier.close(raised);
+            self.progress.close(waited.is_err() || raised);
+        });
+        drop((self.courier.orphans(), self.progress.orphans()));
         waited?;
         let mut communicator = self.enter(py)?;
         detach(py, || communicator.shutdown(raised));
@@ -115,6 +122,22 @@ impl Group {
         Ok(&self.progress)
     }
 
+    /// What messages that do not wait go on with.
+    pub fn courier(&self) -> PyResult<&Courier<Message>> {
+        self.refuse_heir()?;
+        Ok(&self.courier)
+    }
+
+    /// Waits until all that is to be sent has been sent.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.courier.is_busy() {
+            return Ok(());
+        }
+        let mut host = Detached::default();
+        let waited = detach(py, || self.courier.flush(&mut host));
+        end_of(waited, host)
+    }
+
     /// The communicator, after all calls that were begun before.
     #[inline]
     pub fn enter(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Communicator>> {
@@ -129,12 +152,8 @@ impl Group {
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         let mut host = Detached::default();
         let waited = detach(py, || self.progress.drain(&mut host));
-        drop(self.progress.orphans());
-        match (waited, host.raised) {
-            (_, Some(exception)) => Err(exception),
-            (Waited::Interrupted, None) => Err(Error::Interrupted.into()),
-            _ => Ok(()),
-        }
+        drop((self.courier.orphans(), self.progress.orphans()));
+        end_of(waited, host)
     }
 
     #[cold]
@@ -144,13 +163,7 @@ impl Group {
         progress: &'a Progress<Errand>,
     ) -> PyResult<MutexGuard<'a, Communicator>> {
         self.drain(py)?;
-        progress.enter().ok_or_else(|| {
-            PyRuntimeError::new_err(format!(
-                "another thread (or an interrupted frame of this one) is inside a call of this group on rank {}: a group \
-                 takes one call at a time; use one group per thread",
-                self.rank
-            ))
-        })
+        progress.enter().ok_or_else(|| Error::busy(self.rank).into())
     }
 
     /// Runs `checks`; if they refuse, the other ranks are told, so that they raise too instead of waiting.
@@ -209,6 +222,15 @@ impl Group {
     /// Whether a collective of `len` bytes can be done in the way that was asked for.
     pub fn serves(&self, algorithm: Algorithm, len: usize) -> PyResult<()> {
         algorithm.check(&self.hosts, len).map_err(PyValueError::new_err)
+    }
+}
+
+/// What a wait for all that was begun means for its caller.
+fn end_of(waited: Waited, host: Detached) -> PyResult<()> {
+    match (waited, host.raised) {
+        (_, Some(exception)) => Err(exception),
+        (Waited::Interrupted, None) => Err(Error::Interrupted.into()),
+        _ => Ok(()),
     }
 }
 

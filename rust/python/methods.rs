@@ -199,43 +199,46 @@ impl Group {
     }
 
     /// As the function `arx.send`, in this group.
-    #[pyo3(signature = (x, dst, *, tag = None, timeout = None))]
-    fn send(
-        &self,
-        x: Bound<'_, PyAny>,
-        dst: Bound<'_, PyAny>,
-        tag: Option<Bound<'_, PyAny>>,
-        timeout: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        post::send_in(self, Outgoing { x, dst, tag }, timeout)
+    #[pyo3(signature = (x, dst, *, tag = None, timeout = None, async_op = false))]
+    fn send<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        dst: Any<'py>,
+        tag: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        post::send_in(slf, Outgoing { x, dst, tag }, timeout, async_op)
     }
 
     /// As the function `arx.recv`, in this group.
-    #[pyo3(signature = (out, src = None, *, tag = None, timeout = None))]
-    fn recv(
-        &self,
-        out: Bound<'_, PyAny>,
-        src: Option<Bound<'_, PyAny>>,
-        tag: Option<Bound<'_, PyAny>>,
-        timeout: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<post::Status> {
-        post::recv_in(self, Incoming { out, src, tag }, timeout)
+    #[pyo3(signature = (out, src = None, *, tag = None, timeout = None, async_op = false))]
+    fn recv<'py>(
+        slf: &Bound<'py, Self>,
+        out: Any<'py>,
+        src: Option<Any<'py>>,
+        tag: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
+        post::recv_in(slf, Incoming { out, src, tag }, timeout, async_op)
     }
 
     /// As the function `arx.sendrecv`, in this group.
-    #[pyo3(signature = (x, dst, out, src = None, *, tag = None, recv_tag = None, timeout = None))]
+    #[pyo3(signature = (x, dst, out, src = None, *, tag = None, recv_tag = None, timeout = None, async_op = false))]
     #[expect(clippy::too_many_arguments, reason = "as Python has them")]
-    fn sendrecv(
-        &self,
-        x: Bound<'_, PyAny>,
-        dst: Bound<'_, PyAny>,
-        out: Bound<'_, PyAny>,
-        src: Option<Bound<'_, PyAny>>,
-        tag: Option<Bound<'_, PyAny>>,
-        recv_tag: Option<Bound<'_, PyAny>>,
-        timeout: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<post::Status> {
+    fn sendrecv<'py>(
+        slf: &Bound<'py, Self>,
+        x: Any<'py>,
+        dst: Any<'py>,
+        out: Any<'py>,
+        src: Option<Any<'py>>,
+        tag: Option<Any<'py>>,
+        recv_tag: Option<Any<'py>>,
+        timeout: Option<Any<'py>>,
+        async_op: bool,
+    ) -> PyResult<Py<PyAny>> {
         let recv_tag = recv_tag.or_else(|| tag.clone());
-        post::sendrecv_in(self, Outgoing { x, dst, tag }, Incoming { out, src, tag: recv_tag }, timeout)
+        post::sendrecv_in(slf, (Outgoing { x, dst, tag }, Incoming { out, src, tag: recv_tag }), timeout, async_op)
     }
 }

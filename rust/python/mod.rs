@@ -22,6 +22,7 @@ mod host;
 mod interface;
 mod listening;
 mod memory;
+mod message;
 mod methods;
 mod options;
 mod plan;

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use super::arguments;
 use super::arrays::{Array, Packed};
 use super::group::{Group, LONG, perform};
+use super::message::{Letter, Memory, Message};
 use super::subgroups::index;
 use super::world;
 use crate::communicator::{self, Exchange, Give, Tag, Take};
@@ -29,7 +30,7 @@ impl Any {
 /// What has been received: from whom, with which tag, and how many bytes.
 #[pyclass(frozen, module = "arx")]
 pub struct Status {
-    status: communicator::Status,
+    pub status: communicator::Status,
 }
 
 #[pymethods]
@@ -85,6 +86,14 @@ impl Status {
 ///     From 0 to 2**32 - 1; 0 by default. Messages with different tags may be received in another order than they were sent.
 /// group, timeout
 ///     As in `all_reduce`. The time-out is for waiting without any progress.
+/// async_op : bool, optional
+///     Return a `Work` at once, whose result is what this call returns, and whose errors come when it is asked for. Any number of
+///     messages may be under way, and none waits for another, nor for a collective. They go on while the program waits for any of
+///     them, and by a thread while it does something else. `x` must stay as it is until then.
+///
+/// Returns
+/// -------
+/// None or Work
 ///
 /// Raises
 /// ------
@@ -97,23 +106,24 @@ impl Status {
 /// -----
 /// It does not count as a call of the group: ranks that take part in collectives only need not know of it.
 ///
-/// MPI: MPI_Send (MPI 4.1, section 3.2).
+/// MPI: MPI_Send, MPI_Isend (MPI 4.1, sections 3.2 and 3.7).
 ///
 /// Examples
 /// --------
 /// >>> if arx.rank() == 0: arx.send(x, 1, tag=5)              # doctest: +SKIP
 /// >>> if arx.rank() == 1: arx.recv(x, 0, tag=5)              # doctest: +SKIP
 #[pyfunction]
-#[pyo3(signature = (x, dst, *, tag = None, group = None, timeout = None))]
-pub fn send(
-    x: Bound<'_, PyAny>,
-    dst: Bound<'_, PyAny>,
-    tag: Option<Bound<'_, PyAny>>,
-    group: Option<Bound<'_, PyAny>>,
-    timeout: Option<Bound<'_, PyAny>>,
-) -> PyResult<()> {
+#[pyo3(signature = (x, dst, *, tag = None, group = None, timeout = None, async_op = false))]
+pub fn send<'py>(
+    x: Bound<'py, PyAny>,
+    dst: Bound<'py, PyAny>,
+    tag: Option<Bound<'py, PyAny>>,
+    group: Option<Bound<'py, PyAny>>,
+    timeout: Option<Bound<'py, PyAny>>,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let group = of(x.py(), group)?;
-    send_in(group.get(), Outgoing { x, dst, tag }, timeout)
+    send_in(&group, Outgoing { x, dst, tag }, timeout, async_op)
 }
 
 /// Receive into `out` what rank `src` sends to this one.
@@ -129,12 +139,13 @@ pub fn send(
 ///     A rank of the group, or `arx.ANY`, the default: whoever sends first.
 /// tag : int or ANY, optional
 ///     As given to `send`, or `arx.ANY`, the default.
-/// group, timeout
-///     As in `send`.
+/// group, timeout, async_op
+///     As in `send`. Messages are received in the order in which they were asked for, by whatever call: what is asked for first gets
+///     the first that fits.
 ///
 /// Returns
 /// -------
-/// Status
+/// Status or Work
 ///     `source`, `tag`, `nbytes` and `count(dtype)` of the message.
 ///
 /// Raises
@@ -146,18 +157,24 @@ pub fn send(
 /// PeerLostError, CollectiveTimeout, AbortedError
 ///     The sender is gone, or everybody who could send; nothing has come. The group is closed.
 ///
-/// MPI: MPI_Recv (MPI 4.1, section 3.2).
+/// MPI: MPI_Recv, MPI_Irecv (MPI 4.1, sections 3.2 and 3.7).
+///
+/// Examples
+/// --------
+/// >>> work = arx.recv(x, 0, async_op=True)                   # doctest: +SKIP
+/// >>> arx.all_reduce(y); status = work.wait()                # doctest: +SKIP
 #[pyfunction]
-#[pyo3(signature = (out, src = None, *, tag = None, group = None, timeout = None))]
-pub fn recv(
-    out: Bound<'_, PyAny>,
-    src: Option<Bound<'_, PyAny>>,
-    tag: Option<Bound<'_, PyAny>>,
-    group: Option<Bound<'_, PyAny>>,
-    timeout: Option<Bound<'_, PyAny>>,
-) -> PyResult<Status> {
+#[pyo3(signature = (out, src = None, *, tag = None, group = None, timeout = None, async_op = false))]
+pub fn recv<'py>(
+    out: Bound<'py, PyAny>,
+    src: Option<Bound<'py, PyAny>>,
+    tag: Option<Bound<'py, PyAny>>,
+    group: Option<Bound<'py, PyAny>>,
+    timeout: Option<Bound<'py, PyAny>>,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let group = of(out.py(), group)?;
-    recv_in(group.get(), Incoming { out, src, tag }, timeout)
+    recv_in(&group, Incoming { out, src, tag }, timeout, async_op)
 }
 
 /// Send `x` to `dst` and receive into `out` from `src`, both at the same time.
@@ -166,10 +183,10 @@ pub fn recv(
 ///
 /// Returns
 /// -------
-/// Status
+/// Status or Work
 ///     Of what was received.
 ///
-/// MPI: MPI_Sendrecv, MPI_Sendrecv_replace (MPI 4.1, section 3.10).
+/// MPI: MPI_Sendrecv, MPI_Sendrecv_replace, MPI_Isendrecv (MPI 4.1, sections 3.7 and 3.10).
 ///
 /// Examples
 /// --------
@@ -178,21 +195,22 @@ pub fn recv(
 /// >>> p, r = arx.size(), arx.rank()                          # doctest: +SKIP
 /// >>> arx.sendrecv(x, (r + 1) % p, x, (r - 1) % p)           # doctest: +SKIP
 #[pyfunction]
-#[pyo3(signature = (x, dst, out, src = None, *, tag = None, recv_tag = None, group = None, timeout = None))]
+#[pyo3(signature = (x, dst, out, src = None, *, tag = None, recv_tag = None, group = None, timeout = None, async_op = false))]
 #[expect(clippy::too_many_arguments, reason = "as Python has them")]
-pub fn sendrecv(
-    x: Bound<'_, PyAny>,
-    dst: Bound<'_, PyAny>,
-    out: Bound<'_, PyAny>,
-    src: Option<Bound<'_, PyAny>>,
-    tag: Option<Bound<'_, PyAny>>,
-    recv_tag: Option<Bound<'_, PyAny>>,
-    group: Option<Bound<'_, PyAny>>,
-    timeout: Option<Bound<'_, PyAny>>,
-) -> PyResult<Status> {
+pub fn sendrecv<'py>(
+    x: Bound<'py, PyAny>,
+    dst: Bound<'py, PyAny>,
+    out: Bound<'py, PyAny>,
+    src: Option<Bound<'py, PyAny>>,
+    tag: Option<Bound<'py, PyAny>>,
+    recv_tag: Option<Bound<'py, PyAny>>,
+    group: Option<Bound<'py, PyAny>>,
+    timeout: Option<Bound<'py, PyAny>>,
+    async_op: bool,
+) -> PyResult<Py<PyAny>> {
     let group = of(x.py(), group)?;
     let recv_tag = recv_tag.or_else(|| tag.clone());
-    sendrecv_in(group.get(), Outgoing { x, dst, tag }, Incoming { out, src, tag: recv_tag }, timeout)
+    sendrecv_in(&group, (Outgoing { x, dst, tag }, Incoming { out, src, tag: recv_tag }), timeout, async_op)
 }
 
 /// The group that a call names. Unlike a collective, it is nobody else's business if that is none.
@@ -248,6 +266,11 @@ impl Sent<'_> {
         Give { to: self.to, tag: self.tag, array }
     }
 
+    /// For a call that outlives this one.
+    fn letter(self) -> Letter<u32, Tag> {
+        Letter { rank: self.to, tag: self.tag, array: Memory::of(self.array, self.packed) }
+    }
+
     /// A copy is sent if the memory may be written meanwhile.
     fn apart_from(&mut self, other: &Received<'_>) {
         let ((a0, a1), (b0, b1)) = (self.array.bounds(), other.array.bounds());
@@ -277,44 +300,69 @@ impl Received<'_> {
         Take { from: self.from, tag: self.tag, array: self.bytes() }
     }
 
-    fn finish(self, status: Option<communicator::Status>) -> Status {
+    /// For a call that outlives this one.
+    fn letter(self) -> Letter<Option<u32>, Option<Tag>> {
+        Letter { rank: self.from, tag: self.tag, array: Memory::Array(self.array.hold()) }
+    }
+
+    fn finish(self, py: Python<'_>, status: Option<communicator::Status>) -> PyResult<Py<PyAny>> {
         if let Some(packed) = &self.packed {
             packed.unpack(self.array.view());
         }
-        Status { status: status.expect("something was to be received") }
+        Ok(Py::new(py, Status { status: status.expect("something was to be received") })?.into_any())
     }
 }
 
-pub fn send_in(group: &Group, outgoing: Outgoing<'_>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
-    let sent = outgoing.check(group)?;
+pub fn send_in(
+    group: &Bound<'_, Group>,
+    outgoing: Outgoing<'_>,
+    timeout: Option<Bound<'_, PyAny>>,
+    later: bool,
+) -> PyResult<Py<PyAny>> {
+    let sent = outgoing.check(group.get())?;
     let timeout = arguments::timeout(timeout.as_ref())?;
-    exchange(group, outgoing.x.py(), &Exchange { give: Some(sent.give()), take: None, timeout }).map(drop)
+    if later {
+        return Message::new(Some(sent.letter()), None, timeout).begin(group);
+    }
+    exchange(group, &Exchange { give: Some(sent.give()), take: None, timeout })?;
+    Ok(group.py().None())
 }
 
-pub fn recv_in(group: &Group, incoming: Incoming<'_>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<Status> {
-    let received = incoming.check(group)?;
+pub fn recv_in(
+    group: &Bound<'_, Group>,
+    incoming: Incoming<'_>,
+    timeout: Option<Bound<'_, PyAny>>,
+    later: bool,
+) -> PyResult<Py<PyAny>> {
+    let received = incoming.check(group.get())?;
     let timeout = arguments::timeout(timeout.as_ref())?;
-    let call = Exchange { give: None, take: Some(received.take()), timeout };
-    let status = exchange(group, incoming.out.py(), &call)?;
-    Ok(received.finish(status))
+    if later {
+        return Message::new(None, Some(received.letter()), timeout).begin(group);
+    }
+    let status = exchange(group, &Exchange { give: None, take: Some(received.take()), timeout })?;
+    received.finish(group.py(), status)
 }
 
 pub fn sendrecv_in(
-    group: &Group,
-    outgoing: Outgoing<'_>,
-    incoming: Incoming<'_>,
+    group: &Bound<'_, Group>,
+    (outgoing, incoming): (Outgoing<'_>, Incoming<'_>),
     timeout: Option<Bound<'_, PyAny>>,
-) -> PyResult<Status> {
-    let (mut sent, received) = (outgoing.check(group)?, incoming.check(group)?);
+    later: bool,
+) -> PyResult<Py<PyAny>> {
+    let (mut sent, received) = (outgoing.check(group.get())?, incoming.check(group.get())?);
     sent.apart_from(&received);
     let timeout = arguments::timeout(timeout.as_ref())?;
+    if later {
+        return Message::new(Some(sent.letter()), Some(received.letter()), timeout).begin(group);
+    }
     let call = Exchange { give: Some(sent.give()), take: Some(received.take()), timeout };
-    let status = exchange(group, outgoing.x.py(), &call)?;
-    Ok(received.finish(status))
+    let status = exchange(group, &call)?;
+    received.finish(group.py(), status)
 }
 
-fn exchange(group: &Group, py: Python<'_>, call: &Exchange<'_>) -> PyResult<Option<communicator::Status>> {
-    let mut communicator = group.enter(py)?;
+fn exchange(group: &Bound<'_, Group>, call: &Exchange<'_>) -> PyResult<Option<communicator::Status>> {
+    let py = group.py();
+    let mut communicator = group.get().enter(py)?;
     let long = call.give.map_or(0, |give| give.array.len()) + call.take.map_or(0, |take| take.array.len()) > LONG;
     let mut status = None;
     perform(py, long, |host| {

@@ -10,8 +10,9 @@ use super::arguments;
 use super::errand::Errand;
 use super::group::Group;
 use super::host::{Detached, detach};
+use super::message::Message;
 use crate::error::{Error, seconds};
-use crate::progress::{Then, Ticket, Waited};
+use crate::progress::{Receipt, Then, Ticket, Waited};
 
 /// A call that was begun with `async_op=True`.
 ///
@@ -19,10 +20,41 @@ use crate::progress::{Then, Ticket, Waited};
 #[pyclass(frozen, module = "arx")]
 pub struct Work {
     group: Py<Group>,
-    ticket: Arc<Ticket<Errand>>,
+    due: Due,
     /// How it ended, once somebody has asked.
     settled: Mutex<Option<Result<Py<PyAny>, PyErr>>>,
     callbacks: Mutex<Vec<Py<PyAny>>>,
+}
+
+/// What it stands for.
+enum Due {
+    Call(Arc<Ticket<Errand>>),
+    Message(Receipt<Message>),
+}
+
+impl Due {
+    fn is_done(&self) -> bool {
+        match self {
+            Due::Call(ticket) => ticket.is_done(),
+            Due::Message(receipt) => receipt.ticket.is_done(),
+        }
+    }
+
+    fn when_done(&self, then: Then) {
+        match self {
+            Due::Call(ticket) => ticket.when_done(then),
+            Due::Message(receipt) => receipt.ticket.when_done(then),
+        }
+    }
+}
+
+/// What was done, with all that it holds; once.
+fn done<J>(ticket: &Ticket<J>) -> PyResult<J> {
+    match (ticket.outcome(), ticket.take()) {
+        (Some(Ok(())), Some(job)) => Ok(job),
+        (Some(Err(error)), _) => Err(error.into()),
+        _ => Err(Error::Init("the call was not begun".into()).into()),
+    }
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -31,17 +63,28 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Work {
     pub fn new(group: Py<Group>, ticket: Arc<Ticket<Errand>>) -> Work {
-        Work { group, ticket, settled: Mutex::new(None), callbacks: Mutex::new(Vec::new()) }
+        Work::due(group, Due::Call(ticket))
+    }
+
+    pub fn of_message(group: Py<Group>, receipt: Receipt<Message>) -> Work {
+        Work::due(group, Due::Message(receipt))
+    }
+
+    fn due(group: Py<Group>, due: Due) -> Work {
+        Work { group, due, settled: Mutex::new(None), callbacks: Mutex::new(Vec::new()) }
     }
 
     /// Waits until it is done, `limit` at most.
     fn finish(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<()> {
-        if self.ticket.is_done() {
+        if self.due.is_done() {
             return Ok(());
         }
-        let progress = self.group.get().progress()?;
+        let (progress, courier) = (self.group.get().progress()?, self.group.get().courier()?);
         let mut host = Detached::default();
-        let waited = detach(py, || progress.wait(&self.ticket, limit, &mut host));
+        let waited = detach(py, || match &self.due {
+            Due::Call(ticket) => progress.wait(ticket, limit, &mut host),
+            Due::Message(receipt) => courier.wait(receipt, limit, &mut host),
+        });
         match (waited, host.raised) {
             (_, Some(exception)) => Err(exception),
             (Waited::Done, None) => Ok(()),
@@ -55,10 +98,9 @@ impl Work {
 
     fn settle(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut settled = held(&self.settled);
-        let result = settled.get_or_insert_with(|| match (self.ticket.outcome(), self.ticket.take()) {
-            (Some(Ok(())), Some(errand)) => errand.finish(py),
-            (Some(Err(error)), _) => Err(error.into()),
-            _ => Err(Error::Init("the call was not begun".into()).into()),
+        let result = settled.get_or_insert_with(|| match &self.due {
+            Due::Call(ticket) => done(ticket).and_then(|errand| errand.finish(py)),
+            Due::Message(receipt) => done(&receipt.ticket).and_then(|message| message.finish(py)),
         });
         match result {
             Ok(object) => Ok(object.clone_ref(py)),
@@ -86,7 +128,7 @@ impl Work {
 
     /// Whether the call is done, well or not. Never waits.
     fn done(&self) -> bool {
-        self.ticket.is_done()
+        self.due.is_done()
     }
 
     /// Wait until the call is done and return its exception, None if it has none.
@@ -103,7 +145,7 @@ impl Work {
         slf.py().import("arx._work")?.call_method0("ensure_caller")?;
         held(&slf.get().callbacks).push(r#fn);
         let work = slf.clone().unbind();
-        slf.get().ticket.when_done(Then(Box::new(move || FINISHED.push(work))));
+        slf.get().due.when_done(Then(Box::new(move || FINISHED.push(work))));
         Ok(())
     }
 
@@ -117,7 +159,7 @@ impl Work {
     }
 
     fn __repr__(&self) -> &'static str {
-        if self.ticket.is_done() { "<arx.Work: done>" } else { "<arx.Work: not done>" }
+        if self.due.is_done() { "<arx.Work: done>" } else { "<arx.Work: not done>" }
     }
 }
 

@@ -8,13 +8,20 @@
 //! back to a caller, never dropped here (`Ticket::take`, `Progress::orphans`). A caller that waits runs what is in front of its
 //! own job itself, so that short work does not pay for two changes of thread.
 //!
+//! Messages are no jobs: none waits for another, nor for the queue (`courier`).
+//!
 //! This room does not know what jobs do, only that they need the communicator.
+
+mod courier;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+pub use crate::communicator::Waited;
+pub use courier::{Courier, Message, Receipt};
 
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
@@ -51,8 +58,9 @@ impl std::fmt::Debug for Then {
 }
 
 impl<J> Ticket<J> {
-    fn new(job: J) -> Ticket<J> {
-        let inner = Inner { job: Some(job), outcome: None, then: Vec::new() };
+    /// Of a job that waits to be begun, or of one that runs already.
+    fn new(job: Option<J>) -> Ticket<J> {
+        let inner = Inner { job, outcome: None, then: Vec::new() };
         Ticket { inner: Mutex::new(inner), done: AtomicBool::new(false) }
     }
 
@@ -99,14 +107,6 @@ impl<J> Ticket<J> {
         drop(inner);
         then.into_iter().for_each(|Then(call)| call());
     }
-}
-
-/// How a wait ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
-    Done,
-    TimedOut,
-    Interrupted,
 }
 
 /// A group's communicator, and the work that waits for it.
@@ -175,7 +175,7 @@ impl<J: Job> Progress<J> {
     /// Puts a job behind all others.
     pub fn push(&self, job: J) -> Result<Arc<Ticket<J>>> {
         self.ensure_thread()?;
-        let ticket = Arc::new(Ticket::new(job));
+        let ticket = Arc::new(Ticket::new(Some(job)));
         let mut state = self.shared.state();
         if state.closing {
             return Err(Error::Init("the group has been shut down".into()));

@@ -1,0 +1,249 @@
+//! Messages that do not wait, through whole `Communicator`s whose ranks are threads: in the memory that they share and over TCP.
+//! What a letter holds says who sent it and which it was.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use arx::communicator::{
+    Across, Call, Communicator, Config, Exchange, Give, Listening, Master, Network, Status, Tag, Take,
+};
+use arx::error::{Error, Rank, Result};
+use arx::progress::{Courier, Message, Receipt, Waited};
+use arx::wait::{Host, Plain};
+
+/// A group that does not form, or a call that does not end, within this long is a failure; arx itself ends the wait.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const ROOM: usize = 100_000;
+
+/// Runs `rank` in a group of `world` threads, which share no memory if they are `apart`.
+fn group(world: u32, apart: bool, rank: impl Fn(&mut Communicator, &Courier<Note>) + Copy + Send + Sync) {
+    static JOBS: AtomicU32 = AtomicU32::new(0);
+    let job_id = format!("messages-{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
+    let anywhere = Master::parse("127.0.0.1:0").expect("an address");
+    let listening = Listening::bind(&anywhere, &Network::default(), true, Instant::now() + PATIENCE, &mut Plain);
+    let listening = listening.expect("a free port");
+    let master = format!("127.0.0.1:{}", listening.address.port());
+    let mut first = Some(listening);
+    thread::scope(|scope| {
+        for me in 0..world {
+            let across = Across {
+                master: Master::parse(&master).expect("an address"),
+                secret: Some("a secret".into()),
+                iface: None,
+                ports: None,
+                silence: PATIENCE,
+                apart,
+                listening: first.take(),
+            };
+            let config = Config {
+                rank: me,
+                world,
+                job_id: job_id.clone(),
+                generation: 0,
+                timeout: PATIENCE,
+                spin: None,
+                tune: Some("alpha_ns=30000,overhead_ns=8000,beta_fs=1000000,gamma_fs=100000".into()),
+                across: apart.then_some(across),
+            };
+            scope.spawn(move || {
+                let mut group = Communicator::connect(config, &mut Plain).expect("the group forms");
+                let courier = Courier::new(Arc::clone(group.letters()));
+                rank(&mut group, &courier);
+                assert_eq!(courier.flush(&mut Plain), Waited::Done);
+                courier.close(false);
+                group.shutdown(false);
+            });
+        }
+    });
+}
+
+/// Every size, both ways.
+fn everywhere(rank: impl Fn(&mut Communicator, &Courier<Note>) + Copy + Send + Sync) {
+    for world in 2..=5 {
+        group(world, false, rank);
+        group(world, true, rank);
+    }
+}
+
+/// Bytes to be sent to a rank, or room for those of one.
+struct Note {
+    to: Option<Rank>,
+    from: Option<Rank>,
+    tag: Tag,
+    array: Vec<Cell<u8>>,
+    status: Option<Status>,
+}
+
+impl Note {
+    fn send(to: Rank, tag: Tag, bytes: &[u8]) -> Note {
+        Note { to: Some(to), from: None, tag, array: bytes.iter().copied().map(Cell::new).collect(), status: None }
+    }
+
+    fn recv(from: Option<Rank>, tag: Tag, room: usize) -> Note {
+        Note { to: None, from, tag, array: vec![Cell::new(0xee); room], status: None }
+    }
+}
+
+impl Message for Note {
+    fn call(&self) -> Exchange<'_> {
+        let array = &self.array[..];
+        let give = self.to.map(|to| Give { to, tag: self.tag, array });
+        let take = self.to.is_none().then_some(Take { from: self.from, tag: Some(self.tag), array });
+        Exchange { give, take, timeout: None }
+    }
+
+    fn done(&mut self, status: Option<Status>) {
+        self.status = status;
+    }
+}
+
+/// The letter number `number` with that tag from one rank to another.
+fn letter(from: Rank, to: Rank, tag: Tag, number: usize) -> Vec<u8> {
+    let len = [0, 1, 16, 1000, 70_000, ROOM][(number + tag as usize + from as usize) % 6];
+    (0..len).map(|k| (k * 7 + number * 31 + tag as usize * 13 + from as usize * 101 + to as usize * 57) as u8).collect()
+}
+
+fn begin(courier: &Courier<Note>, note: Note) -> Receipt<Note> {
+    courier.post(note, &mut Plain).expect("the group is open")
+}
+
+/// The note, once it is done.
+fn end(courier: &Courier<Note>, receipt: &Receipt<Note>) -> Result<Note> {
+    assert_eq!(courier.wait(receipt, None, &mut Plain), Waited::Done);
+    receipt.ticket.outcome().expect("it is done").map(|()| receipt.ticket.take().expect("nobody has taken it"))
+}
+
+fn check(note: &Note, me: Rank, number: usize) {
+    let Status { peer, tag, len } = note.status.expect("it was received");
+    let expected = letter(peer, me, tag, number);
+    let got: Vec<u8> = note.array.iter().map(Cell::get).collect();
+    assert_eq!(&got[..len], &expected[..], "letter {number} from {peer} to {me} with tag {tag}");
+    assert!(got[len..].iter().all(|byte| *byte == 0xee), "nothing is written behind it");
+}
+
+/// Each rank asks for all letters, sends all, calls a collective between the two, and waits from the last to the first.
+fn everybody_writes(group: &mut Communicator, courier: &Courier<Note>, collective: bool) {
+    let (me, world) = (group.rank(), group.world());
+    let all = || (0..world).flat_map(|peer| (0..3).flat_map(move |tag| (0..6).map(move |number| (peer, tag, number))));
+    let asked: Vec<_> =
+        all().map(|(from, tag, number)| (number, begin(courier, Note::recv(Some(from), tag, ROOM)))).collect();
+    if collective {
+        group.barrier(&Call::barrier(None), &mut Plain).expect("nobody waits for a letter in it");
+    }
+    let sent: Vec<_> =
+        all().map(|(to, tag, number)| begin(courier, Note::send(to, tag, &letter(me, to, tag, number)))).collect();
+    for (number, receipt) in asked.iter().rev() {
+        check(&end(courier, receipt).expect("well"), me, *number);
+    }
+    for receipt in &sent {
+        end(courier, receipt).expect("well");
+    }
+}
+
+#[test]
+fn all_letters_arrive_in_order_beside_collectives() {
+    everywhere(|group, courier| {
+        everybody_writes(group, courier, true);
+        everybody_writes(group, courier, false);
+    });
+}
+
+#[test]
+fn nobody_waits_and_the_thread_does_all_of_it() {
+    everywhere(|group, courier| {
+        let (me, world) = (group.rank(), group.world());
+        let next = (me + 1) % world;
+        let asked = begin(courier, Note::recv(None, 1, ROOM));
+        let sent = begin(courier, Note::send(next, 1, &letter(me, next, 1, 4)));
+        let until = Instant::now() + PATIENCE;
+        while !(asked.ticket.is_done() && sent.ticket.is_done()) {
+            assert!(Instant::now() < until, "the thread does not go on");
+            thread::sleep(Duration::from_micros(100));
+        }
+        check(&end(courier, &asked).expect("well"), me, 4);
+    });
+}
+
+#[test]
+fn a_call_that_waits_comes_behind_what_was_asked_for_before_and_goes_on_with_it() {
+    everywhere(|group, courier| {
+        let (me, world) = (group.rank(), group.world());
+        let (next, before) = ((me + 1) % world, (me + world - 1) % world);
+        let first = begin(courier, Note::recv(Some(before), 2, ROOM));
+        for number in 0..2 {
+            let text = Note::send(next, 2, &letter(me, next, 2, number));
+            group.exchange(&text.call(), &mut Plain).expect("sent");
+        }
+        let mut second = Note::recv(Some(before), 2, ROOM);
+        let status = group.exchange(&second.call(), &mut Plain).expect("received");
+        second.done(status);
+        check(&second, me, 1);
+        check(&end(courier, &first).expect("well"), me, 0);
+    });
+}
+
+#[test]
+fn one_that_is_too_long_and_one_that_nobody_sends_end_alone() {
+    everywhere(|group, courier| {
+        let (me, world) = (group.rank(), group.world());
+        let next = (me + 1) % world;
+        let long = begin(courier, Note::recv(None, 3, 5));
+        let own = begin(courier, Note::recv(Some(me), 4, 5));
+        begin(courier, Note::send(next, 3, &[1; 6]));
+        assert!(matches!(end(courier, &long), Err(Error::Mismatch(_))));
+        assert!(matches!(end(courier, &own), Err(Error::Invalid(_))));
+        let never = begin(courier, Note::recv(None, 5, 5));
+        assert_eq!(courier.wait(&never, Some(Duration::from_millis(1)), &mut Plain), Waited::TimedOut);
+        group.barrier(&Call::barrier(None), &mut Plain).expect("the group is usable");
+        courier.close(false);
+        // The others may have left before.
+        assert!(matches!(never.ticket.outcome(), Some(Err(Error::Aborted(_) | Error::PeerLost { .. }))));
+        assert!(matches!(courier.post(Note::recv(None, 5, 5), &mut Plain), Err(Error::Init(_))));
+    });
+}
+
+/// A program that wants its wait to end.
+struct Impatient;
+
+impl Host for Impatient {
+    fn aside(&mut self, wait: &mut dyn FnMut()) {
+        wait();
+    }
+    fn interrupted(&mut self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn who_is_interrupted_leaves_the_wait_and_not_the_message() {
+    everywhere(|group, courier| {
+        let (me, world) = (group.rank(), group.world());
+        let next = (me + 1) % world;
+        let asked = begin(courier, Note::recv(None, 6, ROOM));
+        assert_eq!(courier.wait(&asked, None, &mut Impatient), Waited::Interrupted);
+        group.barrier(&Call::barrier(None), &mut Plain).expect("the group is usable");
+        begin(courier, Note::send(next, 6, &letter(me, next, 6, 2)));
+        check(&end(courier, &asked).expect("well"), me, 2);
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_ends_what_others_ask_of_it() {
+    for apart in [false, true] {
+        group(3, apart, |group, courier| {
+            let asked: Vec<_> = (0..3).map(|tag| begin(courier, Note::recv(Some(2), tag, ROOM))).collect();
+            group.barrier(&Call::barrier(None), &mut Plain).expect("all are there");
+            if group.rank() == 2 {
+                return;
+            }
+            for receipt in &asked {
+                let Err(Error::PeerLost { ranks, .. }) = end(courier, receipt) else { panic!("it ended well") };
+                assert!(ranks.contains(&2) || apart, "{ranks:?}");
+            }
+        });
+    }
+}
