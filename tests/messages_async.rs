@@ -201,7 +201,8 @@ fn one_that_is_too_long_and_one_that_nobody_sends_end_alone() {
         group.barrier(&Call::barrier(None), &mut Plain).expect("the group is usable");
         courier.close(false);
         // The others may have left before.
-        assert!(matches!(never.ticket.outcome(), Some(Err(Error::Aborted(_) | Error::PeerLost { .. }))));
+        let outcome = never.ticket.outcome();
+        assert!(matches!(outcome, Some(Err(Error::Aborted(_) | Error::PeerLost { .. }))), "{outcome:?}");
         assert!(matches!(courier.post(Note::recv(None, 5, 5), &mut Plain), Err(Error::Init(_))));
     });
 }

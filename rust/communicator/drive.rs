@@ -162,15 +162,17 @@ impl Mail {
     /// Says so of what is done.
     fn end_ready(&mut self, host: &mut dyn Host) -> Step<()> {
         while let Some(letter) = self.outstanding.pop_ready() {
-            let Letter { parcel, status, failure, .. } = letter;
-            let fault = failure.map(|failure| self.failed(failure, &parcel.call(), host));
-            match fault {
-                None => self.tray.end(parcel, Ok(status)),
-                Some(Fault { leave: None, error }) => self.tray.end(parcel, Err(error)),
-                Some(fault) => {
-                    self.tray.end(parcel, Err(fault.error.clone()));
-                    return Err(fault);
-                }
+            let failure = letter.failure.clone();
+            let fault = failure.map(|failure| self.failed(failure, &letter.parcel.call(), host));
+            if let Some(fault @ Fault { error: Error::Interrupted, .. }) = fault {
+                // What became of it is not known yet, and no longer asked.
+                self.outstanding.put_back(letter);
+                return Err(fault);
+            }
+            let outcome = fault.as_ref().map_or(Ok(letter.status), |fault| Err(fault.error.clone()));
+            self.tray.end(letter.parcel, outcome);
+            if let Some(fault) = fault.filter(|fault| fault.leave.is_some()) {
+                return Err(fault);
             }
         }
         Ok(())
@@ -264,9 +266,7 @@ impl Mail {
 
     /// Ends all that is outstanding, also what has not been taken in.
     pub fn end_all(&mut self, error: &Error) {
-        while let Some(Letter { parcel, status, failure, .. }) = self.outstanding.pop_ready() {
-            self.tray.end(parcel, if failure.is_none() { Ok(status) } else { Err(error.clone()) });
-        }
+        self.end_over(error);
         for letter in self.outstanding.take_all() {
             self.tray.end(letter.parcel, Err(error.clone()));
         }
@@ -275,10 +275,18 @@ impl Mail {
         }
     }
 
+    /// Ends what is over, with `error` if that is not well.
+    fn end_over(&mut self, error: &Error) {
+        while let Some(Letter { parcel, status, failure, .. }) = self.outstanding.pop_ready() {
+            self.tray.end(parcel, if failure.is_none() { Ok(status) } else { Err(error.clone()) });
+        }
+    }
+
     /// Ends all that is outstanding, since the group is left. It is over if a letter is under way, of which the rest never comes.
     pub fn give_up(&mut self, raised: bool) {
         let why = if raised { "with an exception" } else { "before a message came that fits" };
         let error = Error::Aborted(format!("the group was shut down {why}"));
+        self.end_over(&error);
         for (number, ticket) in self.outstanding.unmet(&self.office) {
             self.office.cancel(ticket);
             if let Some(letter) = self.outstanding.remove(number) {

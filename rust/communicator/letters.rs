@@ -333,7 +333,10 @@ impl Letters {
         }
         let before = self.tray.pending.load(Ordering::SeqCst);
         let moved = mail.step(ago, others, host).unwrap_or_else(|fault| {
-            drop(self.fail(mail, fault));
+            // Who closes ends what is left, with the reason for that.
+            if !(matches!(fault.error, Error::Interrupted) && self.closing.load(Ordering::SeqCst)) {
+                drop(self.fail(mail, fault));
+            }
             true
         });
         if self.tray.pending.load(Ordering::SeqCst) < before {

@@ -188,6 +188,11 @@ impl Outstanding {
         self.ready.pop_front()
     }
 
+    /// The same is the next one again.
+    pub fn put_back(&mut self, letter: Letter) {
+        self.ready.push_front(letter);
+    }
+
     /// All that are under way, in the order in which they were handed in.
     pub fn take_all(&mut self) -> impl Iterator<Item = Letter> + use<> {
         self.whose.clear();

@@ -117,8 +117,9 @@ impl<M: Message> Courier<M> {
     /// Ends the thread, and all that is outstanding. No message is taken any more; `raised`: the group is left with an exception.
     pub fn close(&self, raised: bool) {
         self.closed.store(true, Ordering::Release);
-        self.abort.store(true, Ordering::Release);
+        // In this order: who is told to give up sees why.
         self.letters.stop();
+        self.abort.store(true, Ordering::Release);
         let thread = held(&self.thread).take();
         if let Some(thread) = thread {
             // A panic there has already been printed.
