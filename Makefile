@@ -69,7 +69,7 @@ wheel: $(venv)/.extra-wheel ## Build the manylinux wheel into dist/ and try it i
 
 hosts: | $(venv)/.made ## Install what the tests of several hosts need, where that is possible: as root, on Debian or Ubuntu
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
-		command -v ip tc srun slurmd slurmctld ssh sshd > /dev/null && exit
+		type -P ip tc srun slurmd slurmctld ssh sshd > /dev/null && exit
 		echo "arx: installing iproute2, slurm-wlm and openssh"
 		export DEBIAN_FRONTEND=noninteractive
 		{ apt-get update && apt-get install --yes --no-install-recommends iproute2 slurm-wlm openssh-client openssh-server; } > $(venv)/hosts.log 2>&1 ||
