@@ -5,6 +5,7 @@ use std::cell::Cell;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::hierarchy::Way;
+use crate::kernels::Bytes;
 use crate::messages::aligned;
 use crate::schedule;
 use crate::schedule::cost::Model;
@@ -28,6 +29,9 @@ pub(super) struct Terms {
     /// Whether somebody has said so.
     pub told: bool,
 }
+
+/// How all ranks learn the largest of their numbers.
+const LARGEST: Way = Way::Hierarchical(schedule::Algorithm::Doubling);
 
 /// Beside the number of connections: `Terms::told`.
 const TOLD: u64 = 1 << 32;
@@ -70,20 +74,17 @@ impl Remote {
             };
             let [alpha, overhead, beta, gamma, rooted] = network::words(&found.model);
             let by_one = found.by_one.unwrap_or(0.0);
-            let bytes = [alpha, overhead, beta, gamma, rooted, by_one, half, int8].map(f64::to_ne_bytes);
-            words.iter().zip(bytes.as_flattened()).for_each(|(cell, byte)| cell.set(*byte));
-            let way = Way::Hierarchical(schedule::Algorithm::Doubling);
-            session.all_reduce(way, (DType::Float64, ReduceOp::Max), words, words)
+            write(words, [alpha, overhead, beta, gamma, rooted, by_one, half, int8]);
+            session.all_reduce(LARGEST, (DType::Float64, ReduceOp::Max), words, words)
         });
         outcome.map_err(|trouble| self.explain(trouble, sequence, &call, host))?;
-        let bytes: Vec<u8> = words.iter().map(Cell::get).collect();
-        let number = |k: usize| f64::from_ne_bytes(bytes[8 * k..8 * k + 8].try_into().expect("eight bytes"));
+        let [alpha, overhead, beta, gamma, rooted, by_one, half, int8] = read(words);
         let found = Found {
-            model: network::of_words([0, 1, 2, 3, 4].map(number)),
-            by_one: Some(number(5)).filter(|seconds| *seconds > 0.0),
+            model: network::of_words([alpha, overhead, beta, gamma, rooted]),
+            by_one: Some(by_one).filter(|seconds| *seconds > 0.0),
         };
         let model = found.among(self.hosts.count() as u32);
-        self.network = Network::new(model, Rates([6, 7].map(number)), &self.hosts, self.network.is_told());
+        self.network = Network::new(model, Rates([half, int8]), &self.hosts, self.network.is_told());
         Ok(())
     }
 
@@ -91,18 +92,23 @@ impl Remote {
     pub fn agree(&mut self, sequence: u64, host: &mut dyn Host) -> Outcome {
         let mut memory = Vec::new();
         let words = aligned(&mut memory, MOST * size_of::<f64>());
-        let usual = self.network.tried().map_or([0.0; MOST], |tried| tried.usual());
-        let bytes = usual.map(f64::to_ne_bytes);
-        words.iter().zip(bytes.as_flattened()).for_each(|(cell, byte)| cell.set(*byte));
-        let way = Way::Hierarchical(schedule::Algorithm::Doubling);
+        write(words, self.network.tried().map_or([0.0; MOST], |tried| tried.usual()));
         self.run(sequence, &Call::barrier(None), host, |session| {
-            session.all_reduce(way, (DType::Float64, ReduceOp::Max), words, words)
+            session.all_reduce(LARGEST, (DType::Float64, ReduceOp::Max), words, words)
         })?;
-        let bytes: Vec<u8> = words.iter().map(Cell::get).collect();
-        let number = |k: usize| f64::from_ne_bytes(bytes[8 * k..8 * k + 8].try_into().expect("eight bytes"));
         if let Some(tried) = self.network.tried() {
-            tried.agree(std::array::from_fn(number));
+            tried.agree(read(words));
         }
         Ok(())
     }
+}
+
+fn write<const N: usize>(words: Bytes<'_>, numbers: [f64; N]) {
+    let bytes = numbers.map(f64::to_ne_bytes);
+    words.iter().zip(bytes.as_flattened()).for_each(|(cell, byte)| cell.set(*byte));
+}
+
+fn read<const N: usize>(words: Bytes<'_>) -> [f64; N] {
+    let bytes: Vec<u8> = words.iter().map(Cell::get).collect();
+    std::array::from_fn(|k| f64::from_ne_bytes(bytes[8 * k..][..8].try_into().expect("eight bytes")))
 }
