@@ -1,44 +1,20 @@
 //! Groups of threads in one process: what only a whole `Communicator` does, without Python and without other processes.
 
+mod members;
+
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::Duration;
 
 use arx::blocks::Blocks;
-use arx::communicator::{Algorithm, Call, Collective, Communicator, Config, Cut, Element};
+use arx::communicator::{Algorithm, Call, Collective, Communicator, Cut, Element};
 use arx::dtype::{DType, ReduceOp};
 use arx::error::Error;
 use arx::kernels::Bytes;
 use arx::wait::Plain;
-
-/// A group that does not form, or a call that does not end, within this long is a failure; arx itself ends the wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+use members::Meet;
 
 /// Runs `rank` in a group of `world` threads.
 fn group(world: u32, tune: &str, rank: impl Fn(&mut Communicator) + Copy + Send + Sync) {
-    static JOBS: AtomicU32 = AtomicU32::new(0);
-    let job = format!("test-{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
-    let config = |me| Config {
-        rank: me,
-        world,
-        job_id: job.clone(),
-        generation: 0,
-        timeout: PATIENCE,
-        spin: None,
-        tune: Some(tune.into()),
-        across: None,
-    };
-    thread::scope(|scope| {
-        for me in 0..world {
-            let config = config(me);
-            scope.spawn(move || {
-                let mut group = Communicator::connect(config, &mut Plain).expect("the group forms");
-                rank(&mut group);
-                group.shutdown(false);
-            });
-        }
-    });
+    members::group(world, Meet::Here, tune, rank);
 }
 
 /// Numbers in memory as a caller has them.

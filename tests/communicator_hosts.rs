@@ -1,62 +1,23 @@
 //! Groups that meet over the loopback interface: every collective of blocks through a whole `Communicator`, over real TCP where
 //! ranks share no memory, and within one host where they turn out to share it.
 
+mod members;
+
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use arx::blocks::Blocks;
-use arx::communicator::{
-    Across, Algorithm, Call, Collective, Communicator, Config, Cut, Element, Listening, Master, Network,
-};
+use arx::communicator::{Algorithm, Call, Collective, Communicator, Cut, Element};
 use arx::dtype::{DType, ReduceOp};
 use arx::error::Error;
 use arx::wait::Plain;
-
-/// A group that does not form, or a call that does not end, within this long is a failure; arx itself ends the wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+use members::Meet;
 
 /// Instead of what would be measured.
 const NETWORK: &str = "alpha_ns=30000,overhead_ns=8000,beta_fs=1000000,gamma_fs=100000,ring=2097152";
 
 /// Runs `rank` in a group of `world` threads, which share no memory if they are `apart`.
 fn group(world: u32, apart: bool, rank: impl Fn(&mut Communicator) + Copy + Send + Sync) {
-    static JOBS: AtomicU32 = AtomicU32::new(0);
-    let job_id = format!("hosts-{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
-    let anywhere = Master::parse("127.0.0.1:0").expect("an address");
-    let listening = Listening::bind(&anywhere, &Network::default(), true, Instant::now() + PATIENCE, &mut Plain);
-    let listening = listening.expect("a free port");
-    let port = listening.address.port();
-    let mut first = Some(listening);
-    thread::scope(|scope| {
-        for me in 0..world {
-            let across = Across {
-                master: Master::parse(&format!("127.0.0.1:{port}")).expect("an address"),
-                secret: Some("a secret".into()),
-                iface: None,
-                ports: None,
-                silence: PATIENCE,
-                apart,
-                listening: first.take(),
-            };
-            let config = Config {
-                rank: me,
-                world,
-                job_id: job_id.clone(),
-                generation: 0,
-                timeout: PATIENCE,
-                spin: None,
-                tune: Some(NETWORK.into()),
-                across: Some(across),
-            };
-            scope.spawn(move || {
-                let mut group = Communicator::connect(config, &mut Plain).expect("the group forms");
-                rank(&mut group);
-                group.shutdown(false);
-            });
-        }
-    });
+    members::group(world, Meet::Over { apart }, NETWORK, rank);
 }
 
 /// Groups of every size, over TCP and, if it is not too large, on one host.

@@ -50,6 +50,18 @@ def crew():
 
 
 @pytest.fixture
+def run(ranks, crew):
+    """``run("shared 3", fn, *args)``, or with a site of hosts."""
+
+    def run(where, fn, *args, **options):
+        kind, _, count = where.partition(" ")
+        party = ranks(int(count)) if kind == "shared" else crew(where)
+        return party.run(fn, *args, **options)
+
+    return run
+
+
+@pytest.fixture
 def site(request):
     """``site("h0 h1")`` or ``site("3")``: where ranks are, on hosts of the lab or at home (`hostranks`)."""
     return lambda where: at_home(int(where)) if where.isdecimal() else on_hosts(request.getfixturevalue("lab"), where)

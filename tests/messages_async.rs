@@ -1,63 +1,29 @@
 //! Messages that do not wait, through whole `Communicator`s whose ranks are threads: in the memory that they share and over TCP.
 //! What a letter holds says who sent it and which it was.
 
+mod members;
+
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arx::communicator::{
-    Across, Call, Communicator, Config, Exchange, Give, Listening, Master, Network, Status, Tag, Take,
-};
+use arx::communicator::{Call, Communicator, Exchange, Give, Status, Tag, Take};
 use arx::error::{Error, Rank, Result};
 use arx::progress::{Courier, Message, Receipt, Waited};
 use arx::wait::{Host, Plain};
-
-/// A group that does not form, or a call that does not end, within this long is a failure; arx itself ends the wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+use members::{Meet, PATIENCE};
 
 const ROOM: usize = 100_000;
 
 /// Runs `rank` in a group of `world` threads, which share no memory if they are `apart`.
 fn group(world: u32, apart: bool, rank: impl Fn(&mut Communicator, &Courier<Note>) + Copy + Send + Sync) {
-    static JOBS: AtomicU32 = AtomicU32::new(0);
-    let job_id = format!("messages-{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
-    let anywhere = Master::parse("127.0.0.1:0").expect("an address");
-    let listening = Listening::bind(&anywhere, &Network::default(), true, Instant::now() + PATIENCE, &mut Plain);
-    let listening = listening.expect("a free port");
-    let master = format!("127.0.0.1:{}", listening.address.port());
-    let mut first = Some(listening);
-    thread::scope(|scope| {
-        for me in 0..world {
-            let across = Across {
-                master: Master::parse(&master).expect("an address"),
-                secret: Some("a secret".into()),
-                iface: None,
-                ports: None,
-                silence: PATIENCE,
-                apart,
-                listening: first.take(),
-            };
-            let config = Config {
-                rank: me,
-                world,
-                job_id: job_id.clone(),
-                generation: 0,
-                timeout: PATIENCE,
-                spin: None,
-                tune: Some("alpha_ns=30000,overhead_ns=8000,beta_fs=1000000,gamma_fs=100000".into()),
-                across: apart.then_some(across),
-            };
-            scope.spawn(move || {
-                let mut group = Communicator::connect(config, &mut Plain).expect("the group forms");
-                let courier = Courier::new(Arc::clone(group.letters()));
-                rank(&mut group, &courier);
-                assert_eq!(courier.flush(&mut Plain), Waited::Done);
-                courier.close(false);
-                group.shutdown(false);
-            });
-        }
+    let meet = if apart { Meet::Over { apart } } else { Meet::Here };
+    members::group(world, meet, "alpha_ns=30000,overhead_ns=8000,beta_fs=1000000,gamma_fs=100000", |group| {
+        let courier = Courier::new(Arc::clone(group.letters()));
+        rank(group, &courier);
+        assert_eq!(courier.flush(&mut Plain), Waited::Done);
+        courier.close(false);
     });
 }
 

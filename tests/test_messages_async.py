@@ -20,18 +20,6 @@ SHARED = [f"shared {p}" for p in (2, 3, 5)]
 SITES = ["2", "4", "h0 h1", "h0 h1 h0 h1"]
 
 
-@pytest.fixture
-def run(ranks, crew):
-    """``run("shared 3", fn, *args)``, or with a site of hosts."""
-
-    def run(where, fn, *args, **options):
-        kind, _, count = where.partition(" ")
-        party = ranks(int(count)) if kind == "shared" else crew(where)
-        return party.run(fn, *args, **options)
-
-    return run
-
-
 def letter(source, target, number, count):
     """What rank ``source`` sends as its letter of that number."""
     return np.arange(count, dtype=np.float64) + 1e9 * source + 1e7 * target + 1e4 * number

@@ -23,18 +23,6 @@ RECORD = np.dtype([("a", "<u8"), ("b", "<f4"), ("c", "S3")])
 OTHERS = [RECORD, np.dtype("U4"), np.dtype("S5"), np.dtype("M8[ns]")]
 
 
-@pytest.fixture
-def run(ranks, crew):
-    """``run("shared 3", fn, *args)``, or with a site of hosts."""
-
-    def run(where, fn, *args, **options):
-        kind, _, count = where.partition(" ")
-        party = ranks(int(count)) if kind == "shared" else crew(where)
-        return party.run(fn, *args, **options)
-
-    return run
-
-
 SHARED = [f"shared {p}" for p in (1, 2, 3, 5)]
 
 

@@ -93,7 +93,7 @@ impl Network {
         let question = Question::of(call, bytes, hosts);
         let choices = || select::choices(&self.model, question.goal, question.world, question.bytes, question.order);
         let tried = self.tried.as_mut().and_then(|tried| tried.next(question.about(), choices));
-        tried.unwrap_or_else(|| (self.algorithm(call, bytes, hosts), false))
+        tried.unwrap_or_else(|| (self.predicted(question), false))
     }
 
     /// What was found to be the fastest of so many.
@@ -108,7 +108,10 @@ impl Network {
 
     /// What is best between hosts for a call on `bytes` bytes, by the model.
     pub fn algorithm(&mut self, call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Algorithm {
-        let question = Question::of(call, bytes, hosts);
+        self.predicted(Question::of(call, bytes, hosts))
+    }
+
+    fn predicted(&mut self, question: Question) -> Algorithm {
         if let Some((_, algorithm)) = self.made.iter().rev().find(|(known, _)| *known == question) {
             return *algorithm;
         }

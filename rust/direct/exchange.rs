@@ -166,7 +166,7 @@ impl Direct {
             return;
         }
         // What will have left the caches by the end need not be fetched into them first (`trials`).
-        if self.streams && len >= self.long() {
+        if self.past_caches && len >= self.long() {
             kernels::copy_streaming(dst, src);
         } else {
             kernels::copy(dst, src);

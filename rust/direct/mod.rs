@@ -139,7 +139,7 @@ pub struct Direct {
     /// Of the ways to move blocks.
     trials: Trials,
     /// Whether what is long is written past the caches, in the deal that is being done.
-    streams: bool,
+    past_caches: bool,
 }
 
 impl Direct {
@@ -150,7 +150,20 @@ impl Direct {
         let free_until = boards.ring_len() as u64;
         let (world, peers) = (boards.world(), Peers::none(boards.world()));
         let (position, writes, votes, trials) = (0, 0, 0, Trials::default());
-        Direct { boards, me, world, crowd, tuning, peers, position, free_until, writes, votes, trials, streams: true }
+        Direct {
+            boards,
+            me,
+            world,
+            crowd,
+            tuning,
+            peers,
+            position,
+            free_until,
+            writes,
+            votes,
+            trials,
+            past_caches: true,
+        }
     }
 
     /// The same of a rank that can read the memory of `peers`.

@@ -34,15 +34,15 @@ const LEAST: usize = 32 << 10;
 struct Way {
     kernel: bool,
     /// What is long is written past the caches.
-    streams: bool,
+    past_caches: bool,
 }
 
 /// In the order in which they are preferred if they are equally fast.
 const WAYS: [Way; 4] = [
-    Way { kernel: false, streams: false },
-    Way { kernel: false, streams: true },
-    Way { kernel: true, streams: false },
-    Way { kernel: true, streams: true },
+    Way { kernel: false, past_caches: false },
+    Way { kernel: false, past_caches: true },
+    Way { kernel: true, past_caches: false },
+    Way { kernel: true, past_caches: true },
 ];
 
 /// Those among which there is a choice, each as a bit.
@@ -195,7 +195,7 @@ impl Direct {
         wait: &mut Wait<'_>,
         (deal, longest, in_place): (&Deal<'_>, usize, Option<InPlace>),
     ) -> Result<(), Stop> {
-        self.streams = way.streams;
+        self.past_caches = way.past_caches;
         match in_place {
             Some(way) => self.deal_in_place(turn, wait, deal, way),
             None if way.kernel => self.deal_by_kernel(turn, wait, deal, longest),
@@ -212,8 +212,8 @@ impl Direct {
         };
         // What is combined is written by who combines it; of that this is no question.
         let long = longest.saturating_mul(self.world) >= self.long();
-        let streams = [!long || deal.moves, long];
-        Ways::those(|way| kernel[usize::from(way.kernel)] && streams[usize::from(way.streams)])
+        let past_caches = [!long || deal.moves, long];
+        Ways::those(|way| kernel[usize::from(way.kernel)] && past_caches[usize::from(way.past_caches)])
     }
 
     /// Whether this rank, before it has heard of the others, need not stage blocks of `longest` bytes at most.
@@ -246,17 +246,17 @@ mod tests {
 
     #[test]
     fn the_least_time_decides_but_for_the_first_of_each_way() {
-        let ways = Ways::those(|way| !way.streams);
+        let ways = Ways::those(|way| !way.past_caches);
         assert_eq!((ways.count(), ways.only(), ways.has_kernel()), (2, None, true));
         let mut trials = Trials::default();
         for (call, took) in [1, 5, 6, 5, 9, 9, 4, 9].into_iter().enumerate() {
             let trial = trials.of(CLASS);
             assert!(!trial.is_over(ways));
-            assert_eq!(WAYS[trial.next(ways)], Way { kernel: call >= RUNS, streams: false });
+            assert_eq!(WAYS[trial.next(ways)], Way { kernel: call >= RUNS, past_caches: false });
             trial.note(ways, took);
         }
         assert!(trials.of(CLASS).is_over(ways));
-        assert_eq!(WAYS[trials.of(CLASS).fastest()], Way { kernel: true, streams: false });
+        assert_eq!(WAYS[trials.of(CLASS).fastest()], Way { kernel: true, past_caches: false });
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn where_there_is_one_way_it_is_taken() {
-        let last = Way { kernel: true, streams: true };
+        let last = Way { kernel: true, past_caches: true };
         assert_eq!(Ways::those(|way| way == last).only(), Some(last));
         assert_eq!(Ways::those(|way| way == WAYS[0]).only(), Some(WAYS[0]));
     }
