@@ -58,11 +58,10 @@ pub fn choices(model: &Model, collective: Collective, world: u32, bytes: usize, 
 
 fn all_reduce(world: u32, bytes: usize, order: Order) -> Vec<Algorithm> {
     let direct = (world < CROWDED).then_some(Algorithm::Exchange);
-    // Two hosts do one full exchange: nothing else needs fewer bytes or fewer steps.
-    let pairwise = (world > 2).then_some(Algorithm::Pairwise);
     let few_messages = [Algorithm::AllGatherReduce, Algorithm::ReduceBroadcast];
     let few_messages = (3..CROWDED).contains(&world).then_some(few_messages).into_iter().flatten();
-    let ordered = direct.into_iter().chain(pairwise).chain(few_messages);
+    // Two hosts exchange all they have in one step, or half of it in each of two: then each combines only its half.
+    let ordered = direct.into_iter().chain([Algorithm::Pairwise]).chain(few_messages);
     let many = if bytes < SMALL { Algorithm::Doubling } else { Algorithm::Ring };
     let free = [Algorithm::Doubling, Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
     match order {
@@ -131,7 +130,16 @@ mod tests {
             assert!(slim.contains(&large) || matches!(large, Algorithm::DoubleTree { .. }), "{world}: {large}");
             assert_eq!(best(64 << 10), best(64 << 10));
         }
-        assert_eq!(choices(&WIRE, AllReduce, 2, 1 << 20, Order::Free)[0].algorithm, Algorithm::Exchange);
+    }
+
+    #[test]
+    fn two_ranks_share_the_work_where_combining_takes_longer_than_another_step() {
+        let best = |model: &Model, bytes| choices(model, AllReduce, 2, bytes, Order::Fixed)[0].algorithm;
+        let loopback = Model { alpha: 1e-6, overhead: 3e-6, beta: 1e-10, gamma: 5e-11, ..WIRE };
+        for (model, bytes) in [(&WIRE, 8), (&WIRE, 64 << 10), (&loopback, 8), (&loopback, 64 << 10)] {
+            assert_eq!(best(model, bytes), Algorithm::Exchange, "{bytes} bytes");
+        }
+        assert_eq!(best(&loopback, 1 << 20), Algorithm::Pairwise);
     }
 
     #[test]

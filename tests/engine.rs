@@ -49,7 +49,7 @@ fn every_world_and_every_length_at_which_something_changes() {
                 // All pairs meet all lengths, in worlds that take turns.
                 let pairs = PAIRS.into_iter().enumerate().filter(|(k, _)| (k + world + elements) % PAIRS.len() == 0);
                 for (_, (dtype, op)) in pairs.filter(|(_, (dtype, op))| suits(algorithm, *dtype, *op)) {
-                    let medium = Medium::Pipes(if elements == 1000 { 256 } else { 64 + 16 * (elements % 5) });
+                    let medium = Medium::Pipes(if elements == 1000 { 256 } else { 128 + 16 * (elements % 5) });
                     Case { algorithm, collective, world, elements, dtype, op, tile: usize::MAX, medium }.check();
                 }
             }
@@ -102,10 +102,10 @@ fn jobs() -> Vec<(Algorithm, Kind)> {
 fn case() -> impl Strategy<Value = Case> {
     let tile = prop_oneof![Just(usize::MAX), 1..3000usize];
     let medium = prop_oneof![
-        3 => (4..=16usize).prop_map(|k| Medium::Pipes(16 * k)),
-        2 => (1..=4usize).prop_map(|k| Medium::Rings(64 * k)),
+        3 => (8..=16usize).prop_map(|k| Medium::Pipes(16 * k)),
+        2 => (2..=4usize).prop_map(|k| Medium::Rings(64 * k)),
         1 => Just(Medium::Sockets(1)),
-        2 => (4..=16usize).prop_map(|k| Medium::Both(16 * k)),
+        2 => (8..=16usize).prop_map(|k| Medium::Both(16 * k)),
     ];
     let memory = (tile, medium);
     (prop::sample::select(jobs()), 1..=9usize, 0..9u32, 0..700usize, prop::sample::select(pairs()), memory)

@@ -12,6 +12,7 @@ use std::time::Duration;
 use arx::dtype::{DType, ReduceOp};
 use arx::engine::{self, Call, Halt, Header, Memory, SEGMENT};
 use arx::kernels::Bytes;
+use arx::plan::ALIGN;
 use arx::schedule::{Algorithm, Collective};
 use arx::transport::{Broken, Link, Rx, Tx};
 use arx::wait::{Host, Plain, Stop};
@@ -58,7 +59,7 @@ impl Couple {
     /// Rank 1 sends a stream with this header, `elements` elements and what padding these need.
     fn send(&mut self, header: &[u8; Header::SIZE], elements: usize) {
         let body = Array::new(&self.case.input(1)[..4 * elements]);
-        let pad = vec![0; (4 * elements).next_multiple_of(16) - 4 * elements];
+        let pad = vec![0; (4 * elements).next_multiple_of(ALIGN) - 4 * elements];
         let all = Header::SIZE + 4 * elements + pad.len();
         assert_eq!(self.other.tx.write(header, body.bytes(), &pad), Ok(all), "the pipe is large enough");
     }
@@ -265,7 +266,7 @@ fn an_exchange_is_one_write_and_one_read_if_the_peer_was_first() {
         assert_eq!(calls.writes.load(Ordering::Relaxed), 1, "{elements} elements");
         assert_eq!(calls.looks.load(Ordering::Relaxed), 1, "{elements} elements");
         // Header, array and padding, nothing else.
-        let stream = (Header::SIZE + 4 * elements).next_multiple_of(16);
+        let stream = (Header::SIZE + 4 * elements).next_multiple_of(ALIGN);
         assert_eq!(couple.other.rx.peek(stream).map(<[_]>::len), Ok(stream));
     }
 }
@@ -277,7 +278,7 @@ fn an_array_of_several_segments_is_one_stream() {
     couple.send(&couple.case.header().to_bytes(), elements);
     let (ended, before, after) = couple.run(FOREVER);
     assert!(ended == Ok(()) && after == couple.case.expected().remove(0));
-    let stream = [&couple.case.header().to_bytes()[..], &before, &[0; 12]].concat();
+    let stream = [&couple.case.header().to_bytes()[..], &before, &[0; ALIGN - 4]].concat();
     let seen = couple.other.rx.peek(stream.len()).expect("a live link");
     assert!(seen.iter().map(Cell::get).eq(stream), "header, array and padding, nothing else");
 }

@@ -196,7 +196,7 @@ fn the_names_are_all_there_are() {
 fn every_algorithm_world_and_type_in_the_smallest_pipes() {
     for world in 1..=9 {
         let cores = if world % 2 == 0 { ",cores=64" } else { "" };
-        group(world, &format!("pipe=64{cores}"), |group| {
+        group(world, &format!("pipe=128{cores}"), |group| {
             let p = group.world() as usize;
             for name in NAMES {
                 for (n, (dtype, op)) in KINDS.into_iter().enumerate() {
@@ -255,7 +255,7 @@ fn halves_are_rounded_once() {
 #[test]
 fn who_disagrees_or_refuses_is_told_before_data_moves() {
     for world in [2, 4] {
-        group(world, "pipe=64", |group| {
+        group(world, "pipe=128", |group| {
             let rank = group.rank();
             for (n, name) in NAMES.into_iter().enumerate() {
                 let kind = Kind { name, dtype: DType::Int64, op: ReduceOp::Sum };

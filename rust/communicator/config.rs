@@ -129,7 +129,7 @@ impl Config {
     /// Of a host with so many ranks.
     pub(super) fn pipe(&self, ranks: usize) -> usize {
         let pipe = (PIPES / ranks).clamp(PIPE.start, PIPE.end);
-        self.tuned("pipe").unwrap_or(pipe).clamp(64, 64 << 20).next_multiple_of(64)
+        self.tuned("pipe").unwrap_or(pipe).clamp(128, 64 << 20).next_multiple_of(64)
     }
 
     pub(super) fn tuning(&self) -> Tuning {

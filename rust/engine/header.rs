@@ -12,7 +12,8 @@ pub struct Header {
 }
 
 impl Header {
-    pub const SIZE: usize = 32;
+    /// A cache line, so that what follows starts at one; the second half is empty.
+    pub const SIZE: usize = 64;
     /// "arx", and the version of the stream format.
     const MAGIC: u32 = u32::from_le_bytes(*b"arx\x01");
 
@@ -22,7 +23,7 @@ impl Header {
         bytes[4..8].copy_from_slice(&self.kind.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.fingerprint.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.bytes.to_le_bytes());
         bytes
     }
 

@@ -194,7 +194,7 @@ impl<'a> Programs<'a> {
             // The header is taken alone; the rest will be read to where it belongs.
             (left.hi, left.pad) = (left.lo, 0);
         }
-        let arrived = link.rx.peek((left.head + left.hi - left.lo + left.pad).min(SEGMENT))?;
+        let arrived = link.rx.peek(left.head + (left.hi - left.lo + left.pad).min(SEGMENT))?;
         if arrived.len() < left.head {
             return Ok(0);
         }

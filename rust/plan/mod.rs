@@ -22,7 +22,7 @@
 //! **Homes.** Chunks of the array may instead be of any lengths and lie anywhere: in the array, in the memory of what the rank
 //! brings, which is only read, or nowhere, if a rank only passes them on. A collective on blocks needs no copy of them for that.
 //!
-//! **Frames.** What goes to one peer in one call is a stream that starts with a header and is padded to a multiple of 16 bytes, so
+//! **Frames.** What goes to one peer in one call is a stream that starts with a header and is padded to a multiple of 64 bytes, so
 //! that the next one starts aligned. The first and the last move of each stream carry these.
 //!
 //! `layout` says where chunks lie. This room knows neither addresses nor links; the same arguments give the same plan.
@@ -35,8 +35,8 @@ use std::ops::Range;
 use crate::schedule::{Apply, Rank, Schedule, Span, Step};
 use layout::{Layout, Piece};
 
-/// Streams are padded to a multiple of this, and start at one: the widest element.
-pub const ALIGN: usize = 16;
+/// Streams are padded to a multiple of this, and start at one: a cache line, and so no element lies in two.
+pub const ALIGN: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {

@@ -126,7 +126,7 @@ impl Drop for Reader {
     }
 }
 
-/// Bytes in one piece, at an address that is their position in the stream, modulo 16.
+/// Bytes in one piece, at an address that is their position in the stream, modulo `ALIGN`.
 struct Window {
     memory: Vec<Cell<u8>>,
     /// First aligned byte of the memory.
@@ -136,7 +136,7 @@ struct Window {
     position: usize,
 }
 
-const ALIGN: usize = 16;
+const ALIGN: usize = 64;
 
 impl Window {
     fn new(capacity: usize) -> Window {

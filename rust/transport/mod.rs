@@ -21,7 +21,8 @@ pub struct Broken {
 /// The writing half of a link.
 pub trait Tx: Send {
     /// Takes as much of `head`, `body` and `tail`, one after the other, as fits now, and says how many bytes that was; 0 means
-    /// full. Header, array and padding come in one call, since a medium may pay for each.
+    /// full. Header, array and padding come in one call, since a medium may pay for each. 128 bytes fit in any case before the
+    /// other end reads: a header, which may be left unread until the first elements can be applied, and these.
     fn write(&mut self, head: &[u8], body: Bytes<'_>, tail: &[u8]) -> Result<usize, Broken>;
 
     /// What becomes writable when there is room again; None if the other end rings the bell.
@@ -32,7 +33,7 @@ pub trait Tx: Send {
 pub trait Rx: Send {
     /// Bytes that have arrived and are not consumed, where they lie; looks for more if there are fewer than `enough`. They may
     /// be fewer still (the medium is empty, or wraps), but never for ever fewer than 64, once these have been sent.
-    /// Their address is the position in the stream, modulo 16: what was written at a multiple of 16 bytes is aligned.
+    /// Their address is the position in the stream, modulo 64: what was written at the start of a cache line is read at one.
     /// Broken if the peer is gone and `enough` will never be there, so nobody asks for more than is yet to come.
     fn peek(&mut self, enough: usize) -> Result<Bytes<'_>, Broken>;
 

@@ -44,8 +44,9 @@ pub use options::{heartbeat, prepare};
 pub const STRIPE: usize = 128 << 10;
 
 /// Most bytes of one `write`, `read` or `peek`. A call that went on for as long as the peer keeps up would starve the other
-/// direction; a quarter of a usual second-level cache leaves what has arrived warm for whoever combines it.
-const BURST: usize = 256 << 10;
+/// direction; a quarter of a usual second-level cache leaves what has arrived warm for whoever combines it. And a little more, so
+/// that a header does not push the end of a segment into a call of its own.
+const BURST: usize = (256 << 10) + 1024;
 
 /// Bytes that are received without having been asked for, if they are there: a page.
 const AHEAD: usize = 4096;

@@ -8,13 +8,16 @@ use crate::kernels::Bytes;
 /// never reached are never backed by memory.
 const SIZE: usize = 2 * super::BURST;
 
-/// The buffer starts at a page, so that offset and address agree modulo 16.
+/// The buffer starts at a page, so that offset and address agree modulo `ALIGN`.
 const PAGE: usize = 4096;
+
+/// A cache line: copies by the kernel and kernels of ours are faster where they need not straddle any.
+const ALIGN: usize = 64;
 
 /// Fewer bytes than these move to the front whenever more is wanted: that is cheaper than to leave memory that is in the cache.
 const FEW: usize = 256;
 
-/// One run of bytes, `start..end`. `end` is the position of the stream up to which has been received, modulo 16.
+/// One run of bytes, `start..end`. `end` is the position of the stream up to which has been received, modulo `ALIGN`.
 pub(super) struct Staging {
     memory: Box<[u8]>,
     page: usize,
@@ -41,7 +44,7 @@ impl Staging {
 
     /// Makes room until `enough` bytes can lie here, or as many of them as fit, and lends it. To be followed by `arrived`.
     pub(super) fn room(&mut self, enough: usize) -> Bytes<'_> {
-        let enough = enough.min(SIZE - 16);
+        let enough = enough.min(SIZE - ALIGN);
         if self.len() <= FEW || self.start + enough > SIZE {
             self.compact();
         }
@@ -61,12 +64,12 @@ impl Staging {
 
     /// Starts anew at `position` of the stream. Nothing is here.
     pub(super) fn restart(&mut self, position: u64) {
-        self.start = (position % 16) as usize;
+        self.start = position as usize % ALIGN;
         self.end = self.start;
     }
 
     fn compact(&mut self) {
-        let to = self.start % 16;
+        let to = self.start % ALIGN;
         if to != self.start {
             let from = self.page + self.start..self.page + self.end;
             self.memory.copy_within(from, self.page + to);
