@@ -250,6 +250,30 @@ def test_the_call_goes_on_while_the_caller_computes(ranks):
     assert all(turns > 0 for turns in ranks(2).run(computing))
 
 
+def short_ones():
+    """Short calls: waited for at once, only looked at, left to themselves, or brought together and waited for at last."""
+    world, kept = arx.world(), []
+    for k in range(400):
+        x = np.full(1 + k % 5, float(world.rank * 1000 + k))
+        work = arx.all_reduce(x, async_op=True)
+        kept.append((k, x, work))
+        if k % 7 == 0:
+            work.wait()
+        elif k % 7 == 1:
+            while not work.done():
+                pass
+        elif k % 7 == 2:
+            work.wait(timeout=60)
+    arx.wait_all(work for _, _, work in kept)
+    below = sum(rank * 1000 for rank in range(world.size))
+    return all((x == below + world.size * k).all() for k, x, _ in kept)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_short_calls_are_done_whoever_does_them(ranks, size):
+    assert all(ranks(size).run(short_ones))
+
+
 def ends_with_work(say):
     """The program ends without waiting for what it began; the others get their results."""
     world = arx.init(timeout=60)

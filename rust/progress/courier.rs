@@ -84,7 +84,7 @@ impl<M: Message> Courier<M> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Init("the group has been shut down".into()));
         }
-        let ticket = Arc::new(Ticket::new(None));
+        let ticket = Arc::new(Ticket::new(None, false));
         let parcel = Sealed { message, ticket: Arc::clone(&ticket), orphans: Arc::clone(&self.orphans) };
         let number = self.letters.post(Box::new(parcel), host);
         if !ticket.is_done() && !self.letters.is_alone() {

@@ -5,14 +5,18 @@
 //!                         by the group's thread, or by whoever waits for a job that nobody has begun
 //! ```
 //! The thread starts with the first job and ends with the group. It belongs to no interpreter: what a job holds of one is given
-//! back to a caller, never dropped here (`Ticket::take`, `Progress::orphans`). A caller that waits runs what is in front of its
-//! own job itself, so that short work does not pay for two changes of thread.
+//! back to a caller, never dropped here (`Ticket::take`, `Progress::orphans`).
+//!
+//! **Who runs a job.** A caller that waits runs what is in front of its own job itself, so that short work does not pay for two
+//! changes of thread. Therefore the thread leaves short jobs to their caller for a moment (`NAP`), and all jobs to a caller that
+//! waits already. It is called only if it sleeps, and only for a job that nobody else is about to run.
 //!
 //! Messages are no jobs: none waits for another, nor for the queue (`courier`).
 //!
 //! This room does not know what jobs do, only that they need the communicator.
 
 mod courier;
+mod ticket;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,90 +26,26 @@ use std::time::{Duration, Instant};
 
 pub use crate::communicator::Waited;
 pub use courier::{Courier, Message, Receipt};
+pub use ticket::{Then, Ticket};
 
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::wait::{Host, SLICE};
 
+/// For so long the thread leaves a short job to the caller that has brought it and may be about to wait for it. Without that
+/// the two met in some of the calls: 8 bytes took 6 us or 40 instead of 1, and 100 such calls six times as long as a loop.
+const NAP: Duration = Duration::from_micros(50);
+
+/// So many naps at most while a caller brings one job after the other and waits for none.
+const NAPS: usize = 10;
+
 /// One call, or several that belong together.
 pub trait Job: Send + 'static {
     fn run(&mut self, communicator: &mut Communicator, host: &mut dyn Host) -> Result<()>;
-}
 
-/// A job that was pushed.
-#[derive(Debug)]
-pub struct Ticket<J> {
-    inner: Mutex<Inner<J>>,
-    done: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Inner<J> {
-    /// None while it runs, and after it was taken.
-    job: Option<J>,
-    outcome: Option<Result<()>>,
-    /// To be called when it is done.
-    then: Vec<Then>,
-}
-
-/// What somebody wants to happen when a job is done; it must not wait.
-pub struct Then(pub Box<dyn FnOnce() + Send>);
-
-impl std::fmt::Debug for Then {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Then")
-    }
-}
-
-impl<J> Ticket<J> {
-    /// Of a job that waits to be begun, or of one that runs already.
-    fn new(job: Option<J>) -> Ticket<J> {
-        let inner = Inner { job, outcome: None, then: Vec::new() };
-        Ticket { inner: Mutex::new(inner), done: AtomicBool::new(false) }
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner<J>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
-    }
-
-    /// How it ended; None before that.
-    pub fn outcome(&self) -> Option<Result<()>> {
-        self.inner().outcome.clone()
-    }
-
-    /// The job, once, after it is done.
-    pub fn take(&self) -> Option<J> {
-        let mut inner = self.inner();
-        if inner.outcome.is_some() { inner.job.take() } else { None }
-    }
-
-    /// Has `then` called when the job is done: by the thread that ends it, or at once.
-    pub fn when_done(&self, then: Then) {
-        let mut inner = self.inner();
-        if inner.outcome.is_none() {
-            inner.then.push(then);
-            return;
-        }
-        drop(inner);
-        then.0();
-    }
-
-    fn begin(&self) -> J {
-        self.inner().job.take().expect("a job is begun once")
-    }
-
-    fn end(&self, job: J, outcome: Result<()>) {
-        let mut inner = self.inner();
-        inner.job = Some(job);
-        inner.outcome = Some(outcome);
-        let then = std::mem::take(&mut inner.then);
-        self.done.store(true, Ordering::Release);
-        drop(inner);
-        then.into_iter().for_each(|Then(call)| call());
+    /// Whether it takes no longer than two changes of thread, once the others are there.
+    fn is_short(&self) -> bool {
+        false
     }
 }
 
@@ -122,7 +62,9 @@ pub struct Progress<J: Job> {
 struct Shared<J> {
     communicator: Mutex<Communicator>,
     state: Mutex<State<J>>,
-    /// Somebody has come to the queue, left it, or is done.
+    /// The thread is to look at the queue.
+    work: Condvar,
+    /// A job is done, or callers may go on with the next.
     changed: Condvar,
     /// Jobs that are not done.
     pending: AtomicUsize,
@@ -133,8 +75,18 @@ struct Shared<J> {
 #[derive(Debug)]
 struct State<J> {
     queue: VecDeque<Arc<Ticket<J>>>,
+    /// Jobs in it that are not short.
+    long: usize,
     /// Somebody runs the job that was first in the queue.
     running: bool,
+    /// Callers that run what comes until their own job is done.
+    helpers: usize,
+    /// Callers that sleep.
+    sleepers: usize,
+    /// Jobs that were begun so far, and pushed.
+    begun: u64,
+    pushed: u64,
+    thread: Thread,
     closing: bool,
     /// Done, and nobody holds their tickets.
     orphans: Vec<Ticket<J>>,
@@ -142,10 +94,22 @@ struct State<J> {
 
 impl<J: Job> Progress<J> {
     pub fn new(communicator: Communicator) -> Progress<J> {
-        let state = State { queue: VecDeque::new(), running: false, closing: false, orphans: Vec::new() };
+        let state = State {
+            queue: VecDeque::new(),
+            long: 0,
+            running: false,
+            helpers: 0,
+            sleepers: 0,
+            begun: 0,
+            pushed: 0,
+            thread: Thread::Awake,
+            closing: false,
+            orphans: Vec::new(),
+        };
         let shared = Shared {
             communicator: Mutex::new(communicator),
             state: Mutex::new(state),
+            work: Condvar::new(),
             changed: Condvar::new(),
             pending: AtomicUsize::new(0),
             abort: AtomicBool::new(false),
@@ -175,15 +139,18 @@ impl<J: Job> Progress<J> {
     /// Puts a job behind all others.
     pub fn push(&self, job: J) -> Result<Arc<Ticket<J>>> {
         self.ensure_thread()?;
-        let ticket = Arc::new(Ticket::new(Some(job)));
+        let short = job.is_short();
+        let ticket = Arc::new(Ticket::new(Some(job), short));
         let mut state = self.shared.state();
         if state.closing {
             return Err(Error::Init("the group has been shut down".into()));
         }
         state.queue.push_back(Arc::clone(&ticket));
+        state.pushed += 1;
+        state.long += usize::from(!short);
         self.shared.pending.fetch_add(1, Ordering::AcqRel);
-        drop(state);
-        self.shared.changed.notify_all();
+        let called = state.haste();
+        drop(self.shared.call_thread(state, called));
         Ok(ticket)
     }
 
@@ -200,27 +167,39 @@ impl<J: Job> Progress<J> {
 
     fn wait_until(&self, done: impl Fn() -> bool, until: Option<Instant>, host: &mut dyn Host) -> Waited {
         let mut state = self.shared.state();
-        loop {
+        if done() {
+            return Waited::Done;
+        }
+        let helps = until.is_none();
+        if helps {
+            state.helpers += 1;
+        } else {
+            // Nobody but the thread will do it.
+            state = self.shared.call_thread(state, Thread::Awake);
+        }
+        let (mut state, waited) = loop {
             if done() {
-                return Waited::Done;
+                break (state, Waited::Done);
             }
-            if until.is_none()
-                && let Some(ticket) = state.next()
-            {
+            if helps && let Some(ticket) = state.next() {
                 drop(state);
-                self.shared.run(ticket, host);
-                state = self.shared.state();
+                state = self.shared.run(ticket, host);
                 continue;
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                return Waited::TimedOut;
+                break (state, Waited::TimedOut);
             }
             state = self.shared.sleep(state, left.unwrap_or(SLICE).min(SLICE));
             if host.interrupted() {
-                return Waited::Interrupted;
+                break (state, Waited::Interrupted);
             }
-        }
+        };
+        state.helpers -= usize::from(helps);
+        // What this caller leaves behind.
+        let called = state.haste();
+        drop(self.shared.call_thread(state, called));
+        waited
     }
 
     /// What was done for callers who do not want to know any more: to be dropped by a caller.
@@ -233,13 +212,15 @@ impl<J: Job> Progress<J> {
         self.shared.abort.fetch_or(abort, Ordering::AcqRel);
         let mut state = self.shared.state();
         state.closing = true;
-        let dropped: Vec<_> = if abort { state.queue.drain(..).collect() } else { Vec::new() };
+        let dropped = if abort { std::mem::take(&mut state.queue) } else { VecDeque::new() };
+        state.long *= usize::from(!abort);
         drop(state);
         for ticket in dropped {
             let job = ticket.begin();
             ticket.end(job, Err(Error::Aborted("the group was shut down before this call began".into())));
             self.shared.pending.fetch_sub(1, Ordering::AcqRel);
         }
+        self.shared.work.notify_all();
         self.shared.changed.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
@@ -272,7 +253,20 @@ impl<J: Job> Drop for Progress<J> {
     }
 }
 
+/// What the group's thread does, by how soon it looks at the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Thread {
+    Sleeps,
+    Naps,
+    Awake,
+}
+
 impl<J> State<J> {
+    /// How soon the thread is to look at the queue.
+    fn haste(&self) -> Thread {
+        if self.long == 0 { Thread::Naps } else { Thread::Awake }
+    }
+
     /// The job that may begin now, if there is one.
     fn next(&mut self) -> Option<Arc<Ticket<J>>> {
         if self.running {
@@ -280,6 +274,8 @@ impl<J> State<J> {
         }
         let ticket = self.queue.pop_front()?;
         self.running = true;
+        self.begun += 1;
+        self.long -= usize::from(!ticket.short);
         Some(ticket)
     }
 }
@@ -289,8 +285,22 @@ impl<J: Job> Shared<J> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sleep<'a>(&self, state: MutexGuard<'a, State<J>>, time: Duration) -> MutexGuard<'a, State<J>> {
-        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    /// A caller sleeps until something has changed.
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, State<J>>, time: Duration) -> MutexGuard<'a, State<J>> {
+        state.sleepers += 1;
+        let mut state = self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
+        state.sleepers -= 1;
+        state
+    }
+
+    /// Wakes the thread, or calls it for soon, if there is something for it to do.
+    fn call_thread<'a>(&'a self, mut state: MutexGuard<'a, State<J>>, called: Thread) -> MutexGuard<'a, State<J>> {
+        let needed = !state.running && state.helpers == 0 && !state.queue.is_empty();
+        if needed && state.thread < called {
+            state.thread = called;
+            self.work.notify_one();
+        }
+        state
     }
 
     /// The life of the thread.
@@ -298,20 +308,38 @@ impl<J: Job> Shared<J> {
         let mut host = Background { abort: &self.abort };
         let mut state = self.state();
         loop {
-            if let Some(ticket) = state.next() {
+            if state.helpers == 0
+                && let Some(ticket) = state.next()
+            {
                 drop(state);
-                self.run(ticket, &mut host);
-                state = self.state();
+                state = self.run(ticket, &mut host);
             } else if state.closing && state.queue.is_empty() {
                 return;
             } else {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.thread = Thread::Sleeps;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.nap(state);
+                state.thread = Thread::Awake;
             }
         }
     }
 
+    /// The thread, called for something short, sleeps on while callers begin jobs, and for some naps while they push more.
+    fn nap<'a>(&self, mut state: MutexGuard<'a, State<J>>) -> MutexGuard<'a, State<J>> {
+        let mut naps = 0;
+        while state.thread == Thread::Naps && !state.closing {
+            let (begun, pushed) = (state.begun, state.pushed);
+            state = self.work.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0;
+            naps = if state.begun == begun { naps + 1 } else { 0 };
+            if naps == NAPS || naps > 0 && state.pushed == pushed {
+                break;
+            }
+        }
+        state
+    }
+
     /// Runs a job that `next` gave out.
-    fn run(&self, ticket: Arc<Ticket<J>>, host: &mut dyn Host) {
+    fn run(&self, ticket: Arc<Ticket<J>>, host: &mut dyn Host) -> MutexGuard<'_, State<J>> {
         let mut job = ticket.begin();
         let outcome = job.run(&mut self.communicator.lock().unwrap_or_else(PoisonError::into_inner), host);
         // Whoever sees the job done finds the communicator free.
@@ -320,8 +348,10 @@ impl<J: Job> Shared<J> {
         let mut state = self.state();
         state.running = false;
         state.orphans.extend(Arc::into_inner(ticket));
-        drop(state);
-        self.changed.notify_all();
+        if state.sleepers > 0 {
+            self.changed.notify_all();
+        }
+        state
     }
 }
 

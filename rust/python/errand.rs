@@ -33,4 +33,11 @@ impl Job for Errand {
             Errand::Round(round) => round.run(communicator, host),
         }
     }
+
+    fn is_short(&self) -> bool {
+        match self {
+            Errand::Call(task) => task.is_short(),
+            Errand::Round(round) => round.is_short(),
+        }
+    }
 }

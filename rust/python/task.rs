@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use super::arrays::{Kind, Packed};
 use super::fresh::Fresh;
+use super::group::LONG;
 use super::held::{Held, Shape};
 use crate::blocks::Blocks;
 use crate::codec::Feedback;
@@ -146,6 +147,10 @@ impl Job for Task {
             (Target::Nowhere | Target::Unsure(_) | Target::Made | Target::InPlace, _) => {}
         }
         Ok(())
+    }
+
+    fn is_short(&self) -> bool {
+        self.len() <= LONG
     }
 }
 
