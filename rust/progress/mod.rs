@@ -160,6 +160,11 @@ impl<J: Job> Progress<J> {
         self.wait_until(|| ticket.is_done(), until, host)
     }
 
+    /// Nobody is about to wait for what is in the queue: the thread begins at once.
+    pub fn hurry(&self) {
+        drop(self.shared.call_thread(self.shared.state(), Thread::Awake));
+    }
+
     /// Waits until no job is left that is not done.
     pub fn drain(&self, host: &mut dyn Host) -> Waited {
         self.wait_until(|| !self.is_busy(), None, host)

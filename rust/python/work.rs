@@ -142,10 +142,13 @@ impl Work {
     ///
     /// What it raises is printed and otherwise ignored.
     fn add_done_callback(slf: &Bound<'_, Self>, r#fn: Py<PyAny>) -> PyResult<()> {
+        let this = slf.get();
+        let progress = this.group.get().progress()?;
         slf.py().import("arx._work")?.call_method0("ensure_caller")?;
-        held(&slf.get().callbacks).push(r#fn);
+        held(&this.callbacks).push(r#fn);
         let work = slf.clone().unbind();
-        slf.get().due.when_done(Then(Box::new(move || FINISHED.push(work))));
+        this.due.when_done(Then(Box::new(move || FINISHED.push(work))));
+        progress.hurry();
         Ok(())
     }
 
