@@ -164,16 +164,13 @@ impl Mail {
         while let Some(letter) = self.outstanding.pop_ready() {
             let failure = letter.failure.clone();
             let fault = failure.map(|failure| self.failed(failure, &letter.parcel.call(), host));
-            if let Some(fault @ Fault { error: Error::Interrupted, .. }) = fault {
-                // What became of it is not known yet, and no longer asked.
+            if let Some(fault @ (Fault { error: Error::Interrupted, .. } | Fault { leave: Some(_), .. })) = fault {
+                // What became of it is not known yet, and no longer asked; or it ends with all others, once they have been told.
                 self.outstanding.put_back(letter);
                 return Err(fault);
             }
-            let outcome = fault.as_ref().map_or(Ok(letter.status), |fault| Err(fault.error.clone()));
+            let outcome = fault.map_or(Ok(letter.status), |fault| Err(fault.error));
             self.tray.end(letter.parcel, outcome);
-            if let Some(fault) = fault.filter(|fault| fault.leave.is_some()) {
-                return Err(fault);
-            }
         }
         Ok(())
     }
@@ -266,6 +263,8 @@ impl Mail {
 
     /// Ends all that is outstanding, also what has not been taken in.
     pub fn end_all(&mut self, error: &Error) {
+        // First: with their end the arrays are given back.
+        self.office.withdraw();
         self.end_over(error);
         for letter in self.outstanding.take_all() {
             self.tray.end(letter.parcel, Err(error.clone()));

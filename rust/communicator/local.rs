@@ -299,7 +299,7 @@ impl Local {
     /// What sends and receives outside collectives.
     pub fn mail(&self) -> Mail {
         let reach = mail::Reach::Host(self.roster.clone());
-        Mail::new((self.rank, &self.roll), self.paths.direct.boards().clone(), &self.pipes, self.manner, reach)
+        Mail::new((self.rank, &self.roll), &self.paths.direct, &self.pipes, self.manner, reach)
     }
 
     pub fn leave(&mut self, state: State, missing: &[Rank]) {

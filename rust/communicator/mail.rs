@@ -10,7 +10,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::direct::Boards;
+use crate::direct::{Boards, Direct};
 use crate::error::{Error, Rank};
 use crate::health::{Control, Ear, Roster, State};
 use crate::kernels::Bytes;
@@ -19,6 +19,7 @@ use crate::transport::{Tx, tcp};
 use crate::wait::{Host, raise};
 
 use super::config::Manner;
+use super::neighbours::Neighbours;
 use super::outstanding::{Outstanding, Tray};
 use super::pipes::Pipes;
 use super::roll::Roll;
@@ -85,8 +86,8 @@ pub(super) struct Mail {
     pub boards: Option<Boards>,
     pub manner: Manner,
     pub reach: Reach,
-    /// To the ranks of this host, until the ways to them are opened.
-    pipes: Option<Pipes>,
+    /// The ranks of this host, until the ways to them are opened.
+    neighbours: Option<Neighbours>,
     /// What is slept on between hosts, once a letter has been written.
     pub ear: Option<Arc<Ear>>,
     /// Connections from others that have been looked at (`Control::posts`).
@@ -158,8 +159,9 @@ impl<'a> Due<'a> {
 }
 
 impl Mail {
-    pub fn new((me, roll): (Rank, &Roll), boards: Boards, pipes: &Pipes, manner: Manner, reach: Reach) -> Mail {
-        Mail { boards: Some(boards), reach, pipes: Some(pipes.clone()), ..Mail::alone((me, roll), manner) }
+    pub fn new((me, roll): (Rank, &Roll), direct: &Direct, pipes: &Pipes, manner: Manner, reach: Reach) -> Mail {
+        let neighbours = Some(Neighbours::new(direct, pipes));
+        Mail { boards: Some(direct.boards().clone()), reach, neighbours, ..Mail::alone((me, roll), manner) }
     }
 
     /// Of a rank that has nobody but itself.
@@ -174,7 +176,7 @@ impl Mail {
             boards: None,
             manner,
             reach: Reach::Alone,
-            pipes: None,
+            neighbours: None,
             ear: None,
             calls: 0,
             asked: None,
@@ -189,11 +191,12 @@ impl Mail {
 
     /// Before the first letter: most groups never write one.
     #[cold]
-    fn open(&mut self, pipes: &Pipes) -> Result<(), Fault> {
+    fn open(&mut self, neighbours: &Neighbours) -> Result<(), Fault> {
         for peer in (0..self.roll.ranks().len() as Rank).filter(|peer| *peer != self.me) {
-            if let Some(link) = pipes.post(peer) {
+            if let Some((link, sight)) = neighbours.meet(peer) {
                 self.office.open_to(peer, link.tx);
                 self.office.open_from(peer, link.rx);
+                self.office.see(peer, sight);
             }
         }
         if let Reach::Hosts(control) = &self.reach {
@@ -206,8 +209,8 @@ impl Mail {
     /// Sees to it that there are ways.
     #[inline]
     pub fn ensure_ways(&mut self) -> Result<(), Fault> {
-        match self.pipes.take() {
-            Some(pipes) => self.open(&pipes),
+        match self.neighbours.take() {
+            Some(neighbours) => self.open(&neighbours),
             None => Ok(()),
         }
     }

@@ -24,6 +24,7 @@ mod founder;
 mod letters;
 mod local;
 mod mail;
+mod neighbours;
 mod network;
 mod outstanding;
 mod pipes;

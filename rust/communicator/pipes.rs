@@ -36,13 +36,23 @@ impl Pipes {
         self.by(peer, Layout::pipe_of)
     }
 
+    /// Bytes that each of them holds.
+    pub fn capacity(&self) -> usize {
+        self.layout.pipe - Ring::size(0)
+    }
+
+    /// Place of a rank of this host among them.
+    pub fn place_of(&self, peer: Rank) -> Option<usize> {
+        self.ranks.iter().position(|rank| *rank == peer)
+    }
+
     /// Another one, for what is sent outside collectives.
     pub fn post(&self, peer: Rank) -> Option<Link> {
         self.by(peer, Layout::post_of)
     }
 
     fn by(&self, peer: Rank, place: fn(&Layout, usize, usize) -> (usize, usize)) -> Option<Link> {
-        let other = self.ranks.iter().position(|rank| *rank == peer)?;
+        let other = self.place_of(peer)?;
         let ring = |reader, writer| {
             let (offset, len) = place(&self.layout, reader, writer);
             let bell = self.layout.base + offset_of!(Control, bell);

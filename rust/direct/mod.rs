@@ -179,6 +179,15 @@ impl Direct {
         self.crowd
     }
 
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// The ranks whose own memory this one can read.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
     /// All ranks have arrived when this returns.
     pub fn barrier(&self, turn: &Turn, wait: &mut Wait<'_>) -> Result<Verdict, Stop> {
         self.arrive(turn, Place::private(0));

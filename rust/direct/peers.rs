@@ -8,6 +8,9 @@
 //! another pid namespace (in which the number belongs to somebody else): all of it means that this rank does not read there,
 //! and nobody hears of it. It may also end later; then a read fails, and whoever asked does without.
 //!
+//! That it is still the process that showed its word is seen from the word: it is read along with everything else, so a process
+//! that is gone, and whose number has been given to another, is not mistaken for that.
+//!
 //! Where arrays are and when they may be read is not known here.
 #![allow(unsafe_code)]
 
@@ -15,6 +18,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::kernels::Bytes;
+use crate::sync::{Ordering, fence};
 
 use super::board::Boards;
 
@@ -36,11 +40,19 @@ impl Known {
     }
 }
 
+/// A process, and where in it a word lies that says so.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    pid: libc::pid_t,
+    address: usize,
+    value: u64,
+}
+
 /// The ranks of a group, as far as this one can read their memory.
 #[derive(Clone, Debug)]
 pub struct Peers {
     /// Process of each rank.
-    pids: Vec<Option<libc::pid_t>>,
+    processes: Vec<Option<Process>>,
     /// This rank's. Others may be slower to try.
     known: Option<Arc<Known>>,
 }
@@ -48,58 +60,67 @@ pub struct Peers {
 impl Peers {
     /// Nobody can be read.
     pub fn none(world: usize) -> Peers {
-        Peers { pids: vec![None; world], known: None }
+        Peers { processes: vec![None; world], known: None }
     }
 
     /// Tries to read a word of each, after all have shown theirs.
     pub fn find(boards: &Boards, known: Option<Known>) -> Peers {
         let reads = |rank| {
             let (pid, address, value) = boards.of(rank).sample.shown()?;
-            let (pid, found) = (pid.try_into().ok()?, [const { Cell::new(0) }; size_of::<u64>()]);
-            let same = || found.each_ref().map(Cell::get) == value.to_ne_bytes();
-            (read(pid, address, &found) && same()).then_some(pid)
+            let process = Process { pid: pid.try_into().ok()?, address, value };
+            process.read(address, &[]).then_some(process)
         };
-        Peers { pids: (0..boards.world()).map(reads).collect(), known: known.map(Arc::new) }
+        Peers { processes: (0..boards.world()).map(reads).collect(), known: known.map(Arc::new) }
     }
 
     /// Those who have these places here, in a group of their own.
     pub fn of(&self, places: &[usize]) -> Peers {
-        Peers { pids: places.iter().map(|place| self.pids[*place]).collect(), known: self.known.clone() }
+        Peers { processes: places.iter().map(|place| self.processes[*place]).collect(), known: self.known.clone() }
     }
 
     /// Whether all of them can be read.
     #[inline]
     pub fn are_readable(&self) -> bool {
-        self.pids.iter().all(Option::is_some)
+        self.processes.iter().all(Option::is_some)
     }
 
-    /// `dst` = what is at `address` in the memory of `rank`. If not, it is not tried again.
+    /// `dst` = what is at `address` in the memory of `rank`. If not, it is not tried again. What is looked at afterwards is looked at
+    /// after `dst` has been read.
     pub fn read(&mut self, rank: usize, address: usize, dst: Bytes<'_>) -> bool {
-        let done = self.pids[rank].is_some_and(|pid| read(pid, address, dst));
+        let done = self.processes[rank].is_some_and(|process| process.read(address, dst));
         if !done {
-            self.pids[rank] = None;
+            self.processes[rank] = None;
         }
+        // orders: what was read before what will be asked, such as whether its owner had left
+        fence(Ordering::Acquire);
         done
     }
 }
 
-/// Whether all of `dst` has been read.
-fn read(pid: libc::pid_t, address: usize, dst: Bytes<'_>) -> bool {
-    let mut done = 0;
-    while done < dst.len() {
-        let rest = &dst[done..];
-        let here = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
-        let there =
-            libc::iovec { iov_base: std::ptr::without_provenance_mut(address.wrapping_add(done)), iov_len: rest.len() };
-        // SAFETY: the kernel writes to nothing but `rest`, which is borrowed and, being cells, may change. What it reads it
-        // checks itself: an address that is not mapped there is an error. That nobody writes at the same time what is read here,
-        // nor touches `dst`, is the protocol of arrivals: owners show an array when it is ready, and wait until all have read it.
-        let got = unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) };
-        match usize::try_from(got) {
-            Ok(1..) => done += got as usize,
-            // Refused, or nothing is there.
-            _ => return false,
+impl Process {
+    /// Whether all of `dst` has been read, and it is the process that it was.
+    fn read(self, address: usize, dst: Bytes<'_>) -> bool {
+        let word = [const { Cell::new(0) }; size_of::<u64>()];
+        let mut done = 0;
+        loop {
+            let rest = &dst[done..];
+            let here =
+                [rest, &word].map(|to| libc::iovec { iov_base: to.as_ptr().cast_mut().cast(), iov_len: to.len() });
+            let places = [(address.wrapping_add(done), rest.len()), (self.address, word.len())];
+            let there =
+                places.map(|(at, iov_len)| libc::iovec { iov_base: std::ptr::without_provenance_mut(at), iov_len });
+            // SAFETY: the kernel writes to nothing but `rest` and `word`, which are borrowed and, being cells, may change. What it
+            // reads it checks itself: an address that is not mapped there is an error. That nobody writes at the same time what is
+            // read here, nor touches `dst`, is the protocol of arrivals, or of offered letters: owners show an array when it is
+            // ready, and wait until all have read it; who does not says so, and then what was read here is not used.
+            let got = unsafe { libc::process_vm_readv(self.pid, here.as_ptr(), 2, there.as_ptr(), 2, 0) };
+            match usize::try_from(got) {
+                Ok(got) if got == rest.len() + word.len() => break,
+                Ok(got @ 1..) => done += got.min(rest.len()),
+                // Refused, or nothing is there.
+                _ => return false,
+            }
         }
+        word.each_ref().map(Cell::get) == self.value.to_ne_bytes()
     }
-    true
 }

@@ -13,21 +13,33 @@ pub(super) struct Early {
     len: usize,
     /// Grows as it comes: what somebody claims to send is no reason to take memory.
     bytes: Vec<Cell<u8>>,
+    /// Its sender has still to be told that it is there.
+    pub untold: bool,
 }
 
 impl Early {
     pub fn new(from: Rank, tag: Tag, len: usize) -> Early {
-        Early { from, tag, len, bytes: Vec::new() }
+        Early { from, tag, len, bytes: Vec::new(), untold: false }
     }
 
     pub fn append(&mut self, more: Bytes<'_>) {
+        copy(self.extend(more.len()), more);
+    }
+
+    /// Where the next `n` bytes belong, which are there now.
+    pub fn extend(&mut self, n: usize) -> Bytes<'_> {
         let at = self.bytes.len();
-        self.bytes.resize(at + more.len(), Cell::new(0));
-        copy(&self.bytes[at..], more);
+        self.bytes.resize(at + n, Cell::new(0));
+        &self.bytes[at..]
+    }
+
+    /// It comes from the beginning again, by the way of all others.
+    pub fn restart(&mut self) {
+        (self.untold, self.bytes) = (false, Vec::new());
     }
 
     pub fn is_whole(&self) -> bool {
-        self.bytes.len() == self.len
+        self.bytes.len() == self.len && !self.untold
     }
 
     /// Copies what is there, as far as it fits.

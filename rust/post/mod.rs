@@ -17,11 +17,25 @@
 //! where it lies: each step is told (`Memory`), so whoever keeps the arrays alive, for the length of a call or until a thread
 //! that progresses on its own has done its work, need not prove it here.
 //!
+//! **A letter may stay where it is.** A rank whose memory the other one can read, and whose letter is long, sends no more than the
+//! place (`Sight`). Who receives it reads it there, or says that it cannot; until it has answered, nothing else is sent to it, so
+//! the order is the same.
+//!
+//! ```text
+//! sender                                    receiver
+//! offer: stamp, place          ─────────►   asked for: reads it straight to where it belongs; early: into what is kept
+//! next letter, it was sent     ◄─────────   taken         once all of it has been read, and the sender had not closed its way
+//! stamp, bytes; never again    ◄─────────   refused       the kernel did not let it; an offer that nobody can read
+//! ```
+//! A sender that gives up closes its way before it lets go of the array (`withdraw`): what was read while the way was open was
+//! the letter. A receiver has its letter when the answer has been written, so that nobody waits for it in vain.
+//!
 //! What a way is made of is the business of `transport`, who opens it that of the communicator.
 
 mod early;
 mod inbound;
 mod outbound;
+mod reading;
 mod stamp;
 
 use std::collections::VecDeque;
@@ -48,6 +62,16 @@ pub struct Ticket(u64);
 pub trait Memory {
     /// The array for which the ticket was given out.
     fn of(&self, ticket: Ticket) -> Bytes<'_>;
+}
+
+/// What this rank and another can see of each other's memory.
+pub trait Sight: Send {
+    /// Where the other one finds this array, if reading it there is better than sending it.
+    fn place(&self, array: Bytes<'_>) -> Option<u64>;
+
+    /// `dst` = what lies `at` bytes behind such a place of the other one. Whether it was allowed, and the other one is the process
+    /// that it was.
+    fn read(&mut self, place: u64, at: usize, dst: Bytes<'_>) -> bool;
 }
 
 /// A letter that has been delivered, or sent.
@@ -93,6 +117,8 @@ impl Request {
 struct Peer {
     outbound: Outbound,
     inbound: Inbound,
+    /// None: what is sent goes by these ways.
+    sight: Option<Box<dyn Sight>>,
 }
 
 /// One rank's post office in a group.
@@ -154,6 +180,16 @@ impl Office {
         self.peers[peer as usize].inbound.open(rx);
     }
 
+    /// Letters between this rank and `peer` may stay where they are.
+    pub fn see(&mut self, peer: Rank, sight: Box<dyn Sight>) {
+        self.peers[peer as usize].sight = Some(sight);
+    }
+
+    /// The arrays are given back, though not all has been sent: what has been offered must not be read any more.
+    pub fn withdraw(&mut self) {
+        self.peers.iter_mut().for_each(|peer| peer.outbound.withdraw());
+    }
+
     /// A letter of `len` bytes is to go to `to`, to which there is a way.
     pub fn post_send(&mut self, to: Rank, tag: Tag, len: usize) -> Ticket {
         let ticket = self.ticket();
@@ -212,7 +248,8 @@ impl Office {
         let world = self.peers.len();
         self.first = (self.first + 1) % world;
         for peer in (self.first..world).chain(0..self.first) {
-            moved |= self.peers[peer].outbound.advance(peer as Rank, memory, &mut self.done);
+            let Peer { outbound, sight, .. } = &mut self.peers[peer];
+            moved |= outbound.advance(peer as Rank, memory, sight.as_deref(), &mut self.done);
             moved |= self.receive(peer as Rank, memory);
         }
         moved

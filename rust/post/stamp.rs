@@ -1,7 +1,30 @@
-//! What every letter begins with.
+//! What every letter begins with, and what is said of letters that stay where they are.
 
 /// What sender and receiver call a letter by.
 pub type Tag = u32;
+
+/// What is said of the letter whose stamp it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// By its sender: here it comes.
+    Letter,
+    /// By its sender: it can be read where it lies (`Stamp::offer`), and stays there until it has been answered.
+    Offer,
+    /// Answers: it is being read, it has been, it cannot be.
+    Reading,
+    Taken,
+    Refused,
+}
+
+impl Word {
+    const ALL: [Word; 5] = [Word::Letter, Word::Offer, Word::Reading, Word::Taken, Word::Refused];
+    /// Of the first one. It stands for the version of the format, too.
+    const BYTE: u8 = 0x41;
+
+    fn parse(byte: u8) -> Option<Word> {
+        Word::ALL.get(usize::from(byte.checked_sub(Word::BYTE)?)).copied()
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
@@ -13,24 +36,35 @@ pub(super) struct Stamp {
 impl Stamp {
     /// A letter fills a multiple of this, so that no stamp is ever cut by the end of a ring.
     pub const SIZE: usize = 16;
-    /// "arx", and the version of the format.
-    const MAGIC: u32 = u32::from_le_bytes(*b"arx\x41");
+    /// Bytes of an offer.
+    pub const OFFER: usize = 2 * Stamp::SIZE;
+    const MAGIC: [u8; 3] = *b"arx";
 
-    pub fn to_bytes(self) -> [u8; Stamp::SIZE] {
+    pub fn to_bytes(self, word: Word) -> [u8; Stamp::SIZE] {
         let mut bytes = [0; Stamp::SIZE];
-        bytes[..4].copy_from_slice(&Stamp::MAGIC.to_le_bytes());
+        bytes[..3].copy_from_slice(&Stamp::MAGIC);
+        bytes[3] = Word::BYTE + word as u8;
         bytes[4..8].copy_from_slice(&self.tag.to_le_bytes());
         bytes[8..].copy_from_slice(&(self.len as u64).to_le_bytes());
         bytes
     }
 
     /// None if these bytes are no stamp.
-    pub fn parse(bytes: [u8; Stamp::SIZE]) -> Option<Stamp> {
-        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
-        let len = u64::from(word(8)) | u64::from(word(12)) << 32;
+    pub fn parse(bytes: [u8; Stamp::SIZE]) -> Option<(Word, Stamp)> {
+        let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let len = u64::from(number(8)) | u64::from(number(12)) << 32;
         // No array is longer than half of what can be addressed.
         let len = usize::try_from(len).ok().filter(|len| *len <= isize::MAX as usize)?;
-        (word(0) == Stamp::MAGIC).then_some(Stamp { tag: word(4), len })
+        let word = Word::parse(bytes[3]).filter(|_| bytes[..3] == Stamp::MAGIC)?;
+        Some((word, Stamp { tag: number(4), len }))
+    }
+
+    /// The letter lies at `place`.
+    pub fn offer(self, place: u64) -> [u8; Stamp::OFFER] {
+        let mut bytes = [0; Stamp::OFFER];
+        bytes[..Stamp::SIZE].copy_from_slice(&self.to_bytes(Word::Offer));
+        bytes[Stamp::SIZE..][..size_of::<u64>()].copy_from_slice(&place.to_le_bytes());
+        bytes
     }
 
     /// Bytes between the end of the letter and the next stamp.
@@ -45,16 +79,25 @@ mod tests {
 
     #[test]
     fn a_stamp_survives_the_wire_and_nothing_else_is_one() {
-        for (tag, len) in [(0, 0), (7, 15), (u32::MAX, 16), (1, isize::MAX as usize)] {
-            let stamp = Stamp { tag, len };
-            assert_eq!(Stamp::parse(stamp.to_bytes()), Some(stamp));
-            assert_eq!((len + stamp.pad()) % Stamp::SIZE, 0);
-            let mut other = stamp.to_bytes();
-            other[3] ^= 1;
-            assert_eq!(Stamp::parse(other), None);
-            other = stamp.to_bytes();
-            other[15] |= 0x80;
-            assert_eq!(Stamp::parse(other), None);
+        for word in Word::ALL {
+            for (tag, len) in [(0, 0), (7, 15), (u32::MAX, 16), (1, isize::MAX as usize)] {
+                let stamp = Stamp { tag, len };
+                assert_eq!(Stamp::parse(stamp.to_bytes(word)), Some((word, stamp)));
+                assert_eq!((len + stamp.pad()) % Stamp::SIZE, 0);
+                for (at, bit) in [(0, 1), (3, 0x10), (15, 0x80)] {
+                    let mut other = stamp.to_bytes(word);
+                    other[at] ^= bit;
+                    assert_eq!(Stamp::parse(other), None);
+                }
+            }
         }
+    }
+
+    #[test]
+    fn an_offer_is_a_stamp_and_a_place() {
+        let stamp = Stamp { tag: 3, len: 1 << 40 };
+        let bytes = stamp.offer(0x0123_4567_89ab_cdef);
+        assert_eq!(bytes[..Stamp::SIZE], stamp.to_bytes(Word::Offer));
+        assert_eq!(bytes[Stamp::SIZE..], [0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -115,6 +115,10 @@ impl Rx for Reader {
         self.pipe.bell.ring();
     }
 
+    fn is_closed(&self) -> bool {
+        self.pipe.lock().closed
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

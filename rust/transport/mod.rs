@@ -53,6 +53,16 @@ pub trait Rx: Send {
         Ok(n)
     }
 
+    /// The same for a long array, which will have left the caches by the end.
+    fn read_past_caches(&mut self, dst: Bytes<'_>) -> Result<usize, Broken> {
+        self.read(dst)
+    }
+
+    /// Whether the other end has been closed, in shared memory: looks anew, and does not care about what is still to be read.
+    fn is_closed(&self) -> bool {
+        false
+    }
+
     /// What becomes readable when more has arrived; None if the other end rings the bell.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }

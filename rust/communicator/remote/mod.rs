@@ -295,7 +295,7 @@ impl Remote {
     /// What sends and receives outside collectives.
     pub fn mail(&self) -> Mail {
         let reach = mail::Reach::Hosts(Arc::clone(&self.control));
-        Mail::new((self.me, &self.roll), self.direct.boards().clone(), &self.pipes, self.manner, reach)
+        Mail::new((self.me, &self.roll), &self.direct, &self.pipes, self.manner, reach)
     }
 
     pub fn leave(&self, state: State) {

@@ -144,6 +144,21 @@ impl Rx for Reader {
         self.ring.bell().ring();
     }
 
+    fn read_past_caches(&mut self, dst: Bytes<'_>) -> Result<usize, Broken> {
+        if dst.is_empty() {
+            return Ok(0);
+        }
+        let arrived = self.peek(1)?;
+        let n = arrived.len().min(dst.len());
+        kernels::copy_streaming(&dst[..n], &arrived[..n]);
+        self.consume(n);
+        Ok(n)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.consumer.is_closed(self.ring.words())
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

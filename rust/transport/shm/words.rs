@@ -129,6 +129,12 @@ impl Consumer {
         Ok(self.there() as usize)
     }
 
+    /// Whether the writer has closed, whatever is still to be read.
+    pub fn is_closed(&self, words: &Words) -> bool {
+        // acquires: the last tail
+        words.tail.closed.load(Ordering::Acquire) != 0
+    }
+
     fn there(&self) -> u64 {
         self.tail - self.head
     }
