@@ -1,6 +1,7 @@
 //! Messages that do not wait, through whole `Communicator`s whose ranks are threads: in the memory that they share and over TCP.
 //! What a letter holds says who sent it and which it was.
 
+mod filter;
 mod members;
 
 use std::cell::Cell;
@@ -16,10 +17,25 @@ use members::{Meet, PATIENCE};
 
 const ROOM: usize = 100_000;
 
-/// Runs `rank` in a group of `world` threads, which share no memory if they are `apart`.
-fn group(world: u32, apart: bool, rank: impl Fn(&mut Communicator, &Courier<Note>) + Copy + Send + Sync) {
-    let meet = if apart { Meet::Over { apart } } else { Meet::Here };
-    members::group(world, meet, "alpha_ns=30000,overhead_ns=8000,beta_fs=1000000,gamma_fs=100000", |group| {
+/// Which way letters go: through pipes in memory, or read where they lie if they are long, also where ranks met over the network;
+/// over connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Site {
+    Pipes,
+    Memory,
+    Met,
+    Apart,
+}
+
+/// Runs `rank` in a group of `world` threads.
+fn group(world: u32, site: Site, rank: impl Fn(&mut Communicator, &Courier<Note>) + Copy + Send + Sync) {
+    let meet = match site {
+        Site::Pipes | Site::Memory => Meet::Here,
+        Site::Met | Site::Apart => Meet::Over { apart: site == Site::Apart },
+    };
+    let kernel = if site == Site::Pipes { "kernel=off" } else { "kernel=1000" };
+    let tune = format!("{kernel},alpha_ns=30000,overhead_ns=8000,beta_fs=1000000,gamma_fs=100000");
+    members::group(world, meet, &tune, |group| {
         let courier = Courier::new(Arc::clone(group.letters()));
         rank(group, &courier);
         assert_eq!(courier.flush(&mut Plain), Waited::Done);
@@ -27,11 +43,12 @@ fn group(world: u32, apart: bool, rank: impl Fn(&mut Communicator, &Courier<Note
     });
 }
 
-/// Every size, both ways.
+/// Every size, all ways.
 fn everywhere(rank: impl Fn(&mut Communicator, &Courier<Note>) + Copy + Send + Sync) {
     for world in 2..=5 {
-        group(world, false, rank);
-        group(world, true, rank);
+        for site in [Site::Pipes, Site::Memory, Site::Met, Site::Apart] {
+            group(world, site, rank);
+        }
     }
 }
 
@@ -200,8 +217,8 @@ fn who_is_interrupted_leaves_the_wait_and_not_the_message() {
 
 #[test]
 fn a_rank_that_leaves_ends_what_others_ask_of_it() {
-    for apart in [false, true] {
-        group(3, apart, |group, courier| {
+    for site in [Site::Memory, Site::Apart] {
+        group(3, site, |group, courier| {
             let asked: Vec<_> = (0..3).map(|tag| begin(courier, Note::recv(Some(2), tag, ROOM))).collect();
             group.barrier(&Call::barrier(None), &mut Plain).expect("all are there");
             if group.rank() == 2 {
@@ -209,7 +226,28 @@ fn a_rank_that_leaves_ends_what_others_ask_of_it() {
             }
             for receipt in &asked {
                 let Err(Error::PeerLost { ranks, .. }) = end(courier, receipt) else { panic!("it ended well") };
-                assert!(ranks.contains(&2) || apart, "{ranks:?}");
+                assert!(ranks.contains(&2) || site == Site::Apart, "{ranks:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_may_not_read_any_more_gets_its_letters_by_the_pipe() {
+    for site in [Site::Memory, Site::Met] {
+        group(3, site, |group, courier| {
+            let (me, world) = (group.rank(), group.world());
+            let (next, before) = ((me + 1) % world, (me + world - 1) % world);
+            for number in 0..12 {
+                if number == 5 && me == 1 {
+                    filter::refuse_reading();
+                }
+                let sent = begin(courier, Note::send(next, 7, &letter(me, next, 7, number)));
+                let mut note = Note::recv(Some(before), 7, ROOM);
+                let status = group.exchange(&note.call(), &mut Plain).expect("received");
+                note.done(status);
+                check(&note, me, number);
+                end(courier, &sent).expect("well");
             }
         });
     }
