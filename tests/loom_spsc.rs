@@ -9,6 +9,7 @@ mod watched;
 use arx::transport::shm::words::{Consumer, End, Producer, Words};
 use arx::wait::Bell;
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 use watched::{Plain, until};
 
@@ -168,6 +169,27 @@ fn a_writer_notices_that_the_reader_has_closed() {
             consumer.close(&ring.words);
         },
     );
+}
+
+#[test]
+fn what_was_read_while_the_way_was_open_had_not_been_taken_back() {
+    loom::model(|| {
+        // What was offered lies elsewhere; its owner writes to it again once it has closed the way. As `Writer::drop` and the
+        // caller of `Office::withdraw` do, and on the other side `Peers::read` and `Office::read_on`.
+        let shared = Arc::new((Words::default(), AtomicU64::new(1)));
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            let (words, letter) = &*other;
+            Producer::new(1).close(words);
+            fence(Ordering::SeqCst); // of the bell
+            letter.store(2, Ordering::Relaxed);
+        });
+        let (words, letter) = &*shared;
+        let read = letter.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        assert!(Consumer::new(1).is_closed(words) || read == 1);
+        thread.join().expect("the sender");
+    });
 }
 
 /// A sleep that nothing ends is a deadlock, which loom reports.

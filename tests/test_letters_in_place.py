@@ -210,7 +210,7 @@ def joined(say):
 HUGE = 200 << 20
 
 
-def dies(say, when):
+def dies(say, when, source):
     """Rank 2 is killed in a send, of which nothing has been read, or something, or perhaps all."""
     world = joined(say)
     if world.rank == 2:
@@ -225,21 +225,22 @@ def dies(say, when):
     out = np.zeros(HUGE, np.uint8)
     if when is None:
         time.sleep(0.5)
-    found = fault(arx.recv, out, 2)
+    found = fault(arx.recv, out, source)
     return found if getattr(found, "kind", None) else bool((out == 7).all())
 
 
-def killed(when):
-    with Job(3, dies, when) as job:
+def killed(when, source):
+    with Job(3, dies, when, source) as job:
         job.hear("sends", [2])
         time.sleep(when or 0.1)
         job.signal(2, signal.SIGKILL)
         return job.ends([0, 1])
 
 
+@pytest.mark.parametrize("source", [2, None], ids=["named", "any"])
 @pytest.mark.parametrize("when", [None, 0.001, 0.01, 0.03, 0.06])
-def test_a_sender_that_dies(when):
-    first, second = stage(killed, when)
+def test_a_sender_that_dies(when, source):
+    first, second = stage(killed, when, source)
     if when is None or first.result is not True:
         assert (first.result.kind, first.result.ranks) == ("PeerLostError", (2,)), first
     assert (second.result.kind, second.result.ranks) == ("PeerLostError", (2,)), second

@@ -97,7 +97,7 @@ impl Mail {
             let (office, outstanding) = (office.borrow(), outstanding.borrow());
             closed.get().is_some()
                 || own.is_some_and(|own| is_broken(whom, &office, &own.due.rest(&office)))
-                || outstanding.iter().any(|letter| is_broken(whom, &office, &letter.rest()))
+                || outstanding.iter().any(|letter| is_broken(whom, &office, &letter.rest(&office)))
         };
         let mut wait = Wait {
             bell: &control.bell,
@@ -183,7 +183,8 @@ impl Mail {
         }
         match self.outstanding.expired() {
             Some(letter) => {
-                Err(self.stopped(Stop::Timeout, (&letter.parcel.call(), &letter.rest()), letter.limit, host))
+                let rest = letter.rest(&self.office);
+                Err(self.stopped(Stop::Timeout, (&letter.parcel.call(), &rest), letter.limit, host))
             }
             None => Ok(()),
         }
@@ -198,8 +199,9 @@ impl Mail {
                 return Err(self.stopped(Stop::Gone, (own.due.call, &rest), own.limit, host));
             }
         }
-        match self.outstanding.iter().find(|letter| broken(&letter.rest())) {
-            Some(letter) => Err(self.stopped(Stop::Gone, (&letter.parcel.call(), &letter.rest()), letter.limit, host)),
+        let rests = self.outstanding.iter().map(|letter| (letter, letter.rest(&self.office)));
+        match rests.into_iter().find(|(_, rest)| broken(rest)) {
+            Some((letter, rest)) => Err(self.stopped(Stop::Gone, (&letter.parcel.call(), &rest), letter.limit, host)),
             None => Ok(()),
         }
     }

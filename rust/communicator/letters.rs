@@ -349,13 +349,7 @@ impl Letters {
     #[cold]
     fn fail(&self, mail: &mut Mail, fault: Fault) -> Error {
         let Fault { leave, error } = fault;
-        let Some((state, missing)) = leave else {
-            // Where a collective has closed the group, the caller's array is not kept for those who could still read it.
-            if self.closed.get().is_some() {
-                mail.office.withdraw();
-            }
-            return error;
-        };
+        let Some((state, missing)) = leave else { return error };
         mail.leave(state, &missing);
         let why = self.closed.get_or_init(|| match &error {
             Error::Interrupted => Error::Aborted(format!(

@@ -123,7 +123,12 @@ impl Memory for Both<'_> {
     }
 }
 
-impl Exchange<'_> {
+impl<'a> Exchange<'a> {
+    /// What is still to be received. Once a letter of somebody has begun to come, it can be no other one.
+    pub(super) fn rest_of(&self, take: Ticket, office: &Office) -> Option<Take<'a>> {
+        self.take.map(|call| Take { from: call.from.or_else(|| office.met_by(take)), ..call })
+    }
+
     /// As its caller wrote it: `sendrecv(dst=1, tag=0, nbytes=8, src=ANY)`.
     pub(super) fn describe(&self) -> String {
         let any = |word: Option<u32>| word.map_or_else(|| "ANY".to_owned(), |word| word.to_string());
@@ -153,7 +158,8 @@ pub(super) struct Due<'a> {
 impl<'a> Due<'a> {
     pub fn rest(&self, office: &Office) -> Exchange<'a> {
         let give = self.call.give.filter(|_| self.give);
-        let take = self.call.take.filter(|_| self.take.is_some_and(|ticket| !office.is_done(ticket)));
+        let take = self.take.filter(|ticket| !office.is_done(*ticket));
+        let take = take.and_then(|ticket| self.call.rest_of(ticket, office));
         Exchange { give, take, timeout: self.call.timeout }
     }
 }
@@ -257,7 +263,14 @@ impl Mail {
         if !self.office.is_done(ticket) {
             let limit = due.call.timeout.unwrap_or(self.manner.timeout);
             let own = Own { due, arrays, since: self.outstanding.clock(), limit };
-            self.drive(Some(&own), &|office, _| office.is_done(ticket), None, host)?;
+            let driven = self.drive(Some(&own), &|office, _| office.is_done(ticket), None, host);
+            if let Err(fault) = driven {
+                if fault.leave.is_none() {
+                    // A collective has closed the group. Whoever closes it here sees to this after that has been said.
+                    self.office.withdraw();
+                }
+                return Err(fault);
+            }
         }
         match self.office.test(ticket).expect("it is done") {
             Ok(status) => Ok(status),

@@ -56,7 +56,7 @@ struct Neighbour {
 impl Sight for Neighbour {
     /// Who can read the other one can mostly be read by it, too.
     fn place(&self, array: Bytes<'_>) -> Option<u64> {
-        (array.len() >= self.least && self.peers.are_readable()).then(|| array.as_ptr() as usize as u64)
+        (array.len() >= self.least && self.peers.are_readable()).then_some(array.as_ptr() as usize as u64)
     }
 
     fn read(&mut self, place: u64, at: usize, dst: Bytes<'_>) -> bool {

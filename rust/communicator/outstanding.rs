@@ -88,9 +88,10 @@ pub(super) struct Letter {
 
 impl Letter {
     /// What of the call is still to be done.
-    pub fn rest(&self) -> Exchange<'_> {
+    pub fn rest(&self, office: &Office) -> Exchange<'_> {
         let call = self.parcel.call();
-        let (give, take) = (call.give.filter(|_| self.give.is_some()), call.take.filter(|_| self.take.is_some()));
+        let (give, take) =
+            (call.give.filter(|_| self.give.is_some()), self.take.and_then(|take| call.rest_of(take, office)));
         Exchange { give, take, ..call }
     }
 }

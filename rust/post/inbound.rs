@@ -75,6 +75,14 @@ impl Inbound {
         self.broken.as_ref()
     }
 
+    /// Who is getting the letter that is coming in.
+    pub fn ticket(&self) -> Option<Ticket> {
+        match self.current?.goal {
+            Goal::Request(ticket, _) => Some(ticket),
+            Goal::Early => None,
+        }
+    }
+
     /// The letter that is coming in has been asked for meanwhile.
     pub fn redirect(&mut self, ticket: Ticket, room: usize) {
         let current = self.current.as_mut().expect("a letter that is not whole is coming in");

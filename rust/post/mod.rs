@@ -241,6 +241,12 @@ impl Office {
         self.fresh.iter().chain(&self.waiting).any(|request| request.ticket == ticket)
     }
 
+    /// Whose letter is coming in for a request.
+    pub fn met_by(&self, ticket: Ticket) -> Option<Rank> {
+        let meets = |peer: &Peer| peer.inbound.ticket() == Some(ticket);
+        self.peers.iter().position(meets).map(|rank| rank as Rank)
+    }
+
     /// Goes on with everything as far as it goes now, but no further than a segment on each way. Whether anything moved.
     pub fn progress(&mut self, memory: &dyn Memory) -> bool {
         let mut moved = self.send_to_self(memory);
