@@ -55,7 +55,7 @@ fn seeing(size: u32, capacity: usize, least: usize, readings: usize) -> (Vec<Per
     let mut all = world(size, capacity);
     for me in 0..size {
         for peer in (0..size).filter(|peer| *peer != me) {
-            all[me as usize].office.see(peer, Box::new(Eye { lens: Arc::clone(&lens), least }));
+            all[me as usize].office.see(peer, Some(Box::new(Eye { lens: Arc::clone(&lens), least })));
         }
     }
     (all, lens)

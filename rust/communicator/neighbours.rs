@@ -13,7 +13,7 @@
 //! Where ranks share cores a pipe that is full costs a change of process, or a time slice. So it is done there, for letters that
 //! no pipe holds: what fits is sent without waiting for the receiver, who may come later.
 
-use crate::direct::{Direct, MEASURE, Peers};
+use crate::direct::{Direct, MEASURE, NEVER, Peers};
 use crate::error::Rank;
 use crate::kernels::Bytes;
 use crate::post::Sight;
@@ -34,16 +34,18 @@ impl Neighbours {
     pub fn new(direct: &Direct, pipes: &Pipes) -> Neighbours {
         let least = match direct.tuning().kernel {
             MEASURE if direct.is_crowd() => pipes.capacity(),
-            MEASURE => usize::MAX,
+            MEASURE => NEVER,
             told => told,
         };
         Neighbours { pipes: pipes.clone(), peers: direct.peers().clone(), least }
     }
 
-    /// What there is between this rank and `peer`, to be made once; None if that is on another host.
-    pub fn meet(&self, peer: Rank) -> Option<(Link, Box<dyn Sight>)> {
-        let peers = self.peers.of(&[self.pipes.place_of(peer)?]);
-        Some((self.pipes.post(peer)?, Box::new(Neighbour { peers, least: self.least })))
+    /// What there is between this rank and `peer`, to be made once; None if that is on another host. No sight where nobody looks:
+    /// ranks agree on how long a letter must be.
+    pub fn meet(&self, peer: Rank) -> Option<(Link, Option<Box<dyn Sight>>)> {
+        let (peers, least) = (self.peers.of(&[self.pipes.place_of(peer)?]), self.least);
+        let sight = || Box::new(Neighbour { peers, least }) as Box<dyn Sight>;
+        Some((self.pipes.post(peer)?, (least != NEVER).then(sight)))
     }
 }
 

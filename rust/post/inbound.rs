@@ -126,7 +126,10 @@ impl Office {
         let mut taken = 0;
         while taken < SEGMENT {
             let n = match self.peers[peer as usize].inbound.current {
-                Some(Receiving { source: Source::Again, .. }) | None => self.begin(peer, rx, memory)?,
+                None => self.begin(peer, None, rx, memory)?,
+                Some(Receiving { source: Source::Again, stamp, goal, .. }) => {
+                    self.begin(peer, Some((stamp, goal)), rx, memory)?
+                }
                 Some(current) => self.go_on(peer, current, rx, memory)?,
             };
             if n == 0 {
@@ -137,31 +140,29 @@ impl Office {
         Ok(taken > 0)
     }
 
-    /// What is said next; the next letter, whole if it has come whole; of a longer one the stamp. How many bytes that was.
-    fn begin(&mut self, peer: Rank, rx: &mut dyn Rx, memory: &dyn Memory) -> Result<usize, Broken> {
+    /// The next letter, whole if it has come whole, of a longer one the stamp; or what is said instead. How many bytes that was.
+    /// `again`: which letter comes next, and where it goes.
+    #[inline]
+    fn begin(
+        &mut self,
+        peer: Rank,
+        again: Option<(Stamp, Goal)>,
+        rx: &mut dyn Rx,
+        memory: &dyn Memory,
+    ) -> Result<usize, Broken> {
         let arrived = rx.peek(Stamp::SIZE)?;
         let Some((word, stamp)) = stamp_of(arrived, peer)? else { return Ok(0) };
-        match word {
-            Word::Letter => {}
-            Word::Offer => return self.begin_reading(peer, stamp, rx),
-            Word::Reading | Word::Taken | Word::Refused => {
-                let answered = self.peers[peer as usize].outbound.answered(peer, word, stamp);
-                self.done.extend(answered.map_err(|()| nonsense(peer, "it answers what it was not offered"))?);
-                rx.consume(Stamp::SIZE);
-                return Ok(Stamp::SIZE);
-            }
+        if word != Word::Letter {
+            return self.hear(peer, word, stamp, rx);
         }
-        let goal = match self.peers[peer as usize].inbound.current {
-            Some(current) if current.stamp != stamp => {
-                return Err(nonsense(peer, "it sends something else than it was asked to"));
-            }
-            Some(current) => current.goal,
+        let goal = match again {
             None => self.goal(peer, stamp),
+            Some((expected, goal)) if expected == stamp => goal,
+            Some(_) => return Err(nonsense(peer, "it sends something else than what could not be read")),
         };
         let all = Stamp::SIZE + stamp.len + stamp.pad();
-        let mut current = Receiving { stamp, goal, source: Source::Way, done: 0 };
         if arrived.len() < all {
-            self.peers[peer as usize].inbound.current = Some(current);
+            self.peers[peer as usize].inbound.current = Some(Receiving { stamp, goal, source: Source::Way, done: 0 });
             rx.consume(Stamp::SIZE);
             return Ok(Stamp::SIZE);
         }
@@ -174,9 +175,20 @@ impl Office {
             Goal::Early => self.early_of(peer).append(letter),
         }
         rx.consume(all);
-        current.done = stamp.len + stamp.pad();
-        self.finish(peer, current);
+        self.finish(peer, stamp, goal);
         Ok(all)
+    }
+
+    /// What is said of a letter that is not sent.
+    #[cold]
+    fn hear(&mut self, peer: Rank, word: Word, stamp: Stamp, rx: &mut dyn Rx) -> Result<usize, Broken> {
+        if word == Word::Offer {
+            return self.begin_reading(peer, stamp, rx);
+        }
+        let answered = self.peers[peer as usize].outbound.answered(peer, word, stamp);
+        self.done.extend(answered.map_err(|()| nonsense(peer, "it answers what it was not offered"))?);
+        rx.consume(Stamp::SIZE);
+        Ok(Stamp::SIZE)
     }
 
     /// More of the letter that has begun. How many bytes that was.
@@ -194,22 +206,21 @@ impl Office {
         self.peers[peer as usize].inbound.current = Some(current);
         let moved = moved?;
         if current.is_whole() {
-            self.finish(peer, current);
+            if let (Goal::Early, Source::Taken) = (current.goal, current.source) {
+                self.early_of(peer).untold = false;
+            }
+            self.finish(peer, current.stamp, current.goal);
         }
         Ok(moved)
     }
 
     /// A letter has come whole.
-    fn finish(&mut self, peer: Rank, current: Receiving) {
+    #[inline]
+    fn finish(&mut self, peer: Rank, stamp: Stamp, goal: Goal) {
         self.peers[peer as usize].inbound.current = None;
-        match (current.goal, current.source) {
-            (Goal::Request(ticket, room), _) => {
-                let Stamp { tag, len } = current.stamp;
-                self.done.push((ticket, outcome(Status { peer, tag, len }, room)));
-            }
-            (Goal::Early, Source::Taken) => self.early_of(peer).untold = false,
-            // Where only padding was missing it may have been handed over before.
-            (Goal::Early, _) => {}
+        if let Goal::Request(ticket, room) = goal {
+            let Stamp { tag, len } = stamp;
+            self.done.push((ticket, outcome(Status { peer, tag, len }, room)));
         }
     }
 

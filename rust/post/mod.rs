@@ -180,9 +180,9 @@ impl Office {
         self.peers[peer as usize].inbound.open(rx);
     }
 
-    /// Letters between this rank and `peer` may stay where they are.
-    pub fn see(&mut self, peer: Rank, sight: Box<dyn Sight>) {
-        self.peers[peer as usize].sight = Some(sight);
+    /// How letters between this rank and `peer` that stay where they are can be read.
+    pub fn see(&mut self, peer: Rank, sight: Option<Box<dyn Sight>>) {
+        self.peers[peer as usize].sight = sight;
     }
 
     /// The arrays are given back, though not all has been sent: what has been offered must not be read any more.
@@ -255,7 +255,9 @@ impl Office {
         self.first = (self.first + 1) % world;
         for peer in (self.first..world).chain(0..self.first) {
             let Peer { outbound, sight, .. } = &mut self.peers[peer];
-            moved |= outbound.advance(peer as Rank, memory, sight.as_deref(), &mut self.done);
+            if !outbound.is_idle() {
+                moved |= outbound.advance(peer as Rank, memory, sight.as_deref(), &mut self.done);
+            }
             moved |= self.receive(peer as Rank, memory);
         }
         moved

@@ -57,6 +57,12 @@ impl Outbound {
         self.queue.pop_front().map(|sending| (sending.ticket, sending.stamp.tag, sending.stamp.len))
     }
 
+    /// Whether there is nothing to be sent or said.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.answer.is_none()
+    }
+
     /// Sends as much as the way takes, up to a segment. Whether that was anything.
     pub fn advance(
         &mut self,
@@ -66,7 +72,7 @@ impl Outbound {
         done: &mut Vec<(Ticket, Outcome)>,
     ) -> bool {
         let mut sent = 0;
-        while sent < SEGMENT {
+        while sent < SEGMENT && !self.is_idle() {
             match self.write(memory, sight) {
                 Ok(0) => break,
                 Ok(n) => sent += n,
@@ -75,14 +81,17 @@ impl Outbound {
                     return true;
                 }
             }
-            if self.queue.front().is_some_and(Sending::is_through) {
-                done.extend(self.sent(peer));
+            if self.queue.front().is_some_and(Sending::is_through)
+                && let Some(sent) = self.sent(peer)
+            {
+                done.push(sent);
             }
         }
         sent > 0
     }
 
     /// More of what is due. How many bytes that was.
+    #[inline]
     fn write(&mut self, memory: &dyn Memory, sight: Option<&dyn Sight>) -> Result<usize, Broken> {
         let Outbound { tx: Some(tx), queue, answer, refused } = self else { return Ok(0) };
         if let Some((bytes, done)) = answer
@@ -160,6 +169,7 @@ impl Outbound {
 }
 
 impl Sending {
+    #[inline]
     fn advance(&mut self, tx: &mut dyn Tx, memory: &dyn Memory, sight: Option<&dyn Sight>) -> Result<usize, Broken> {
         let array = memory.of(self.ticket);
         if self.form == Form::Unknown {

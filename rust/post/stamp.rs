@@ -18,12 +18,6 @@ pub(super) enum Word {
 
 impl Word {
     const ALL: [Word; 5] = [Word::Letter, Word::Offer, Word::Reading, Word::Taken, Word::Refused];
-    /// Of the first one. It stands for the version of the format, too.
-    const BYTE: u8 = 0x41;
-
-    fn parse(byte: u8) -> Option<Word> {
-        Word::ALL.get(usize::from(byte.checked_sub(Word::BYTE)?)).copied()
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +32,14 @@ impl Stamp {
     pub const SIZE: usize = 16;
     /// Bytes of an offer.
     pub const OFFER: usize = 2 * Stamp::SIZE;
-    const MAGIC: [u8; 3] = *b"arx";
+    /// "arx", and the version of the format; counted on from there, the word.
+    const MAGIC: u32 = u32::from_le_bytes(*b"arx\x41");
+    const WORD: u32 = 24;
 
     pub fn to_bytes(self, word: Word) -> [u8; Stamp::SIZE] {
         let mut bytes = [0; Stamp::SIZE];
-        bytes[..3].copy_from_slice(&Stamp::MAGIC);
-        bytes[3] = Word::BYTE + word as u8;
+        let magic = Stamp::MAGIC + ((word as u32) << Stamp::WORD);
+        bytes[..4].copy_from_slice(&magic.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.tag.to_le_bytes());
         bytes[8..].copy_from_slice(&(self.len as u64).to_le_bytes());
         bytes
@@ -55,7 +51,8 @@ impl Stamp {
         let len = u64::from(number(8)) | u64::from(number(12)) << 32;
         // No array is longer than half of what can be addressed.
         let len = usize::try_from(len).ok().filter(|len| *len <= isize::MAX as usize)?;
-        let word = Word::parse(bytes[3]).filter(|_| bytes[..3] == Stamp::MAGIC)?;
+        let word = number(0).wrapping_sub(Stamp::MAGIC);
+        let word = *Word::ALL.get((word >> Stamp::WORD) as usize).filter(|_| word << (32 - Stamp::WORD) == 0)?;
         Some((word, Stamp { tag: number(4), len }))
     }
 
