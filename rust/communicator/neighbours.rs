@@ -1,17 +1,20 @@
 //! The other ranks of this host, as letters reach them: through pipes, or by being read where they lie.
 //!
 //! A pipe is two copies, by two ranks at the same time; reading by the kernel (`direct::Peers`) is one, by the reader, who has to find
-//! each page first. Where ranks have cores of their own the pipe is faster at every size: on Zen 5, us for one way between two ranks,
+//! each page first. On Zen 5, in us:
 //!
 //! ```text
-//!                            1 MiB   4 MiB   16 MiB   64 MiB
-//! a core each: pipe             22      87      553     3076
-//!              by the kernel    97     121      932     3761
-//! 4 ranks on 2 cores: pipe      58   3,899    7,936   17,487
-//!              by the kernel   106     140      984    4,133
+//!                                                       1 MiB        2 MiB        4 MiB         16 MiB    64 MiB
+//! 2 ranks, 2 cores, one way        by a pipe               22           42           87            553     3,076
+//!                                  by the kernel           97          172          121            932     3,761
+//! 4 ranks, 2 cores, in two pairs   by a pipe                   93 or 4,009                1,800 or 7,700
+//!                                  by the kernel                       228                       1,480
+//! 4 ranks, 2 cores, to the next    by a pipe                   850 … 1,700  1,700 … 5,600  3,100 or 14,000
+//!                                  by the kernel                       490          800          3,300
 //! ```
-//! Where ranks share cores a pipe that is full costs a change of process, or a time slice. So it is done there, for letters that
-//! no pipe holds: what fits is sent without waiting for the receiver, who may come later.
+//! So where each rank has a core the pipe is taken. Where ranks share cores, one that is full costs a change of process or, as the
+//! system has placed them, a time slice: there the kernel reads what no pipe holds. What fits is sent without waiting for the
+//! receiver, who may come later.
 
 use crate::direct::{Direct, MEASURE, NEVER, Peers};
 use crate::error::Rank;

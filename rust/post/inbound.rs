@@ -11,8 +11,8 @@ use super::{Failure, Memory, Office, Peer, SEGMENT, Status, Ticket};
 use crate::kernels::{Bytes, copy};
 
 /// A letter that is as long as this, or longer, will have left the caches when it has come whole. On Zen 5 with 2 MiB of
-/// second-level cache and 32 of the third, 4 MiB took a fifth longer if written past the caches, 8 MiB as long, 12 MiB a sixth
-/// less time, 64 MiB a tenth to a third less.
+/// second-level cache and 32 of the third, 4 MiB took a fifth longer if written past the caches, 8 MiB as long, 12 MiB a tenth less
+/// and 16 MiB a seventh less time.
 const LONG: usize = 12 << 20;
 
 /// Where a letter goes that is coming in.
