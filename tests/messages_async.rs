@@ -221,6 +221,23 @@ fn who_is_interrupted_leaves_the_wait_and_not_the_message() {
 }
 
 #[test]
+fn who_is_interrupted_does_not_read_a_long_letter_to_its_end() {
+    group(2, Site::Memory, |group, courier| {
+        let text = vec![7; 150 << 20];
+        if group.rank() == 0 {
+            let sent = begin(courier, Note::send(1, 1, &text));
+            group.barrier(&Call::barrier(None), &mut Plain).expect("all are there");
+            assert!(matches!(end(courier, &sent), Err(Error::PeerLost { .. })));
+            return;
+        }
+        group.barrier(&Call::barrier(None), &mut Plain).expect("all are there");
+        let out = Note::recv(Some(0), 1, text.len());
+        assert!(matches!(group.exchange(&out.call(), &mut Impatient), Err(Error::Interrupted)));
+        assert_eq!(out.array.last().map(Cell::get), Some(0xee));
+    });
+}
+
+#[test]
 fn a_rank_that_leaves_ends_what_others_ask_of_it() {
     for site in [Site::Memory, Site::Apart] {
         group(3, site, |group, courier| {

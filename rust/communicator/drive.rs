@@ -59,7 +59,7 @@ impl Mail {
             let patience = own.map_or(Duration::MAX, |own| self.outstanding.left(own.since, own.limit));
             let limit = patience.min(self.outstanding.shortest()).min(left);
             match self.wait(own, over, limit, host) {
-                Ok(()) => self.outstanding.note_progress(),
+                Ok(()) if !(self.outstanding.note_progress() && host.interrupted()) => {}
                 Err(Stop::Timeout) => {
                     self.outstanding.waited(limit);
                     self.check_time(own, host)?;
@@ -68,9 +68,9 @@ impl Mail {
                     self.ensure_open()?;
                     self.check_presence(own, host)?;
                 }
-                Err(Stop::Interrupted) if own.is_some() => return Err(interrupted()),
+                Ok(()) | Err(Stop::Interrupted) if own.is_some() => return Err(interrupted()),
                 // Only the wait is left: what is outstanding goes on.
-                Err(Stop::Interrupted) => return Err(Fault { leave: None, error: Error::Interrupted }),
+                Ok(()) | Err(Stop::Interrupted) => return Err(Fault { leave: None, error: Error::Interrupted }),
             }
         }
     }

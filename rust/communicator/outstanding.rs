@@ -16,6 +16,9 @@ use crate::post::{Failure, Memory, Office, Status, Ticket};
 
 use super::mail::Exchange;
 
+/// Steps of a letter that always goes on, after which signals are looked at: 64 MiB, some milliseconds.
+const STEPS: u32 = 64;
+
 /// A call that goes on without its caller, and owns what it sends and receives.
 pub trait Parcel: Send {
     fn call(&self) -> Exchange<'_>;
@@ -104,6 +107,8 @@ pub(super) struct Outstanding {
     /// Time that was spent waiting, and how much of it when something moved last.
     clock: Duration,
     moved: Duration,
+    /// How often something has moved.
+    steps: u32,
 }
 
 impl std::fmt::Debug for Outstanding {
@@ -209,8 +214,11 @@ impl Outstanding {
         self.clock = self.clock.saturating_add(time);
     }
 
-    pub fn note_progress(&mut self) {
+    /// Something has moved. Whether it is time to ask the host, whom no wait has asked if something always moves.
+    pub fn note_progress(&mut self) -> bool {
         self.moved = self.clock;
+        self.steps = self.steps.wrapping_add(1);
+        self.steps.is_multiple_of(STEPS)
     }
 
     /// How long something may still take that was begun at `since`.
