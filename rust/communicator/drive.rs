@@ -21,7 +21,7 @@ use crate::transport::tcp;
 use crate::wait::{Bell, Host, Patience, SLICE, Stop, Task, Wait};
 
 use super::mail::{Arrays, Both, Exchange, Fault, Mail, Own, Reach};
-use super::outstanding::{Letter, Outstanding, Tray};
+use super::outstanding::{Letter, Outstanding, STEPS, Tray};
 use super::roll::Roll;
 use super::undelivered::{interrupted, is_broken};
 
@@ -45,7 +45,9 @@ impl Mail {
         until: Option<Instant>,
         host: &mut dyn Host,
     ) -> Step<bool> {
+        let mut steps = 0_u32;
         loop {
+            steps = steps.wrapping_add(1);
             self.admit(host)?;
             self.end_ready(host)?;
             self.ensure_open()?;
@@ -59,7 +61,7 @@ impl Mail {
             let patience = own.map_or(Duration::MAX, |own| self.outstanding.left(own.since, own.limit));
             let limit = patience.min(self.outstanding.shortest()).min(left);
             match self.wait(own, over, limit, host) {
-                Ok(()) if !(self.outstanding.note_progress() && host.interrupted()) => {}
+                Ok(()) if !(steps.is_multiple_of(STEPS) && host.interrupted()) => self.outstanding.note_progress(),
                 Err(Stop::Timeout) => {
                     self.outstanding.waited(limit);
                     self.check_time(own, host)?;
@@ -162,8 +164,7 @@ impl Mail {
     /// Says so of what is done.
     fn end_ready(&mut self, host: &mut dyn Host) -> Step<()> {
         while let Some(letter) = self.outstanding.pop_ready() {
-            let failure = letter.failure.clone();
-            let fault = failure.map(|failure| self.failed(failure, &letter.parcel.call(), host));
+            let fault = letter.failure.clone().map(|failure| self.failed(failure, &letter.parcel.call(), host));
             if let Some(fault @ (Fault { error: Error::Interrupted, .. } | Fault { leave: Some(_), .. })) = fault {
                 // What became of it is not known yet, and no longer asked; or it ends with all others, once they have been told.
                 self.outstanding.put_back(letter);

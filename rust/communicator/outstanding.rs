@@ -16,8 +16,9 @@ use crate::post::{Failure, Memory, Office, Status, Ticket};
 
 use super::mail::Exchange;
 
-/// Steps of a letter that always goes on, after which signals are looked at: 64 MiB, some milliseconds.
-const STEPS: u32 = 64;
+/// Steps in a row in which something always moved, so that no wait has asked the host, after which that is done: 64 MiB of a letter
+/// that is read where it lies, some milliseconds.
+pub(super) const STEPS: u32 = 64;
 
 /// A call that goes on without its caller, and owns what it sends and receives.
 pub trait Parcel: Send {
@@ -107,8 +108,6 @@ pub(super) struct Outstanding {
     /// Time that was spent waiting, and how much of it when something moved last.
     clock: Duration,
     moved: Duration,
-    /// How often something has moved.
-    steps: u32,
 }
 
 impl std::fmt::Debug for Outstanding {
@@ -214,11 +213,8 @@ impl Outstanding {
         self.clock = self.clock.saturating_add(time);
     }
 
-    /// Something has moved. Whether it is time to ask the host, whom no wait has asked if something always moves.
-    pub fn note_progress(&mut self) -> bool {
+    pub fn note_progress(&mut self) {
         self.moved = self.clock;
-        self.steps = self.steps.wrapping_add(1);
-        self.steps.is_multiple_of(STEPS)
     }
 
     /// How long something may still take that was begun at `since`.
