@@ -108,9 +108,7 @@ impl Direct {
     /// Arrives with word of where this rank's arrays are, and what has been staged of them.
     fn show_place(&mut self, turn: &Turn, wait: &mut Wait<'_>, deal: &Deal<'_>) -> Result<(), Stop> {
         let mut place = self.offer(turn, deal);
-        let size = deal.size.bytes();
-        let stays = place.input.is_some() && self.is_large(turn, deal, size)
-            || place.address.is_some() && self.may_go_by_kernel(turn, deal, size);
+        let stays = self.begin(turn, deal, &place);
         if !stays {
             place.staged = self.stage_first_round(deal, wait)?;
         }

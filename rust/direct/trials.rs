@@ -10,21 +10,28 @@
 //! Sapphire Rapids; 4 MiB take twice the time on Zen 5, and 16 MiB half.
 //!
 //! So the first calls of each class, which is a kind of call with blocks of about the same length, go one way after the other, some
-//! calls each, and the least time of each decides: from when the first rank hears that all have arrived until the last one is done. (Rank 0's own time
-//! would not do: in a crowd it may sleep until the others are done.) No call is made twice, and none takes longer than the worst
-//! way does.
+//! calls each, and the least time of each decides: from when the last rank comes until the last one is done. (Rank 0's own time
+//! would not do: in a crowd it may sleep until the others are done.) What can be done before all have arrived is done in these
+//! calls as in all others. No call is made twice, and none takes longer than the worst way does.
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::wait::{Stop, Wait};
 
+use super::calibrate::ANSWERS;
 use super::deal::{Deal, Take};
 use super::in_place::InPlace;
+use super::words::Place;
 use super::{Algorithm, Direct, MEASURE, Turn};
 
-/// Calls of each way, one after the other. The first one does not count: it finds in the caches what another way has left there,
+/// Calls of a way, one after the other. The first one does not count: it finds in the caches what another way has left there,
 /// and may be the first to touch a page. Of the others the least time counts, so that a rank that was interrupted does not.
-const RUNS: usize = 4;
+const ROW: usize = 4;
+
+/// The ways take turns, in rows, until they have taken so much time or had so many turns. Four ranks that have just started on two
+/// cores take 300 us for a call that takes 7 when the system has settled which of them share a core, whatever the way.
+const ENOUGH: u64 = 10_000_000;
+const TURNS: usize = 8;
 
 /// Blocks shorter than this are not left to the kernel, and not tried. It was slower on every machine seen.
 const LEAST: usize = 32 << 10;
@@ -45,6 +52,11 @@ const WAYS: [Way; 4] = [
     Way { kernel: true, past_caches: true },
 ];
 
+/// Said instead of one of them.
+const GO_ON: u64 = WAYS.len() as u64;
+
+const _: () = assert!(GO_ON < ANSWERS);
+
 /// Those among which there is a choice, each as a bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ways(u8);
@@ -59,23 +71,25 @@ impl Ways {
         (0..WAYS.len()).filter(move |at| self.0 >> at & 1 == 1)
     }
 
+    /// Whose turn it is after so many.
+    fn turn(self, number: usize) -> usize {
+        self.iter().nth(number % self.count()).expect("there is a way")
+    }
+
     fn count(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    fn has_kernel(self) -> bool {
-        self.iter().any(|at| WAYS[at].kernel)
-    }
-
     /// If it is no choice.
-    fn only(self) -> Option<Way> {
-        (self.count() == 1).then(|| WAYS[self.0.trailing_zeros() as usize])
+    fn only(self) -> Option<usize> {
+        (self.count() == 1).then(|| self.0.trailing_zeros() as usize)
     }
 }
 
 /// Calls that should go the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class {
+    ways: Ways,
     in_place: bool,
     /// Whether the kernel may read the arrays of all ranks.
     readable: bool,
@@ -91,10 +105,10 @@ struct Class {
 }
 
 impl Class {
-    fn of(deal: &Deal<'_>, longest: usize, (in_place, readable): (bool, bool)) -> Class {
+    fn of(deal: &Deal<'_>, longest: usize, (in_place, readable): (bool, bool), ways: Ways) -> Class {
         let (cut, rooted, gathers) = (deal.cut.is_some(), deal.rooted, deal.push.is_some());
         let one_way = matches!(deal.take, Take::Identity { .. } | Take::Combined { .. });
-        Class { in_place, readable, cut, one_way, rooted, gathers, octave: longest.max(1).ilog2() }
+        Class { ways, in_place, readable, cut, one_way, rooted, gathers, octave: longest.max(1).ilog2() }
     }
 }
 
@@ -102,9 +116,11 @@ impl Class {
 struct Trial {
     class: Class,
     calls: usize,
+    /// Nanoseconds of all calls so far.
+    spent: u64,
     /// Least time of each way so far, in nanoseconds.
     least: [u64; WAYS.len()],
-    found: Option<Way>,
+    found: Option<usize>,
 }
 
 /// What has been tried so far; the same calls on all ranks.
@@ -112,13 +128,24 @@ struct Trial {
 pub(super) struct Trials(Vec<Trial>);
 
 impl Trials {
-    fn found(&self, class: Class) -> Option<Way> {
-        self.0.iter().find(|trial| trial.class == class).and_then(|trial| trial.found)
+    fn find(&self, class: Class) -> Option<&Trial> {
+        self.0.iter().find(|trial| trial.class == class)
+    }
+
+    /// The way to go, and whether that is a trial.
+    fn way(&self, class: Class) -> (Way, bool) {
+        let (way, tried) = match (class.ways.only(), self.find(class)) {
+            (Some(only), _) => (only, false),
+            (None, Some(Trial { found: Some(found), .. })) => (*found, false),
+            (None, Some(trial)) => (trial.next(), true),
+            (None, None) => (class.ways.turn(0), true),
+        };
+        (WAYS[way], tried)
     }
 
     fn of(&mut self, class: Class) -> &mut Trial {
         let at = self.0.iter().position(|trial| trial.class == class).unwrap_or_else(|| {
-            self.0.push(Trial { class, calls: 0, least: [u64::MAX; WAYS.len()], found: None });
+            self.0.push(Trial { class, calls: 0, spent: 0, least: [u64::MAX; WAYS.len()], found: None });
             self.0.len() - 1
         });
         &mut self.0[at]
@@ -126,22 +153,29 @@ impl Trials {
 }
 
 impl Trial {
-    /// Which of `ways` is next.
-    fn next(&self, ways: Ways) -> usize {
-        ways.iter().nth(self.calls / RUNS).expect("there is a way")
+    fn next(&self) -> usize {
+        self.class.ways.turn(self.calls / ROW)
     }
 
     /// The next call took so long.
-    fn note(&mut self, ways: Ways, took: u64) {
-        if !self.calls.is_multiple_of(RUNS) {
-            let least = &mut self.least[self.next(ways)];
+    fn note(&mut self, took: u64) {
+        if !self.calls.is_multiple_of(ROW) {
+            let least = &mut self.least[self.next()];
             *least = took.min(*least);
         }
+        self.spent += took;
         self.calls += 1;
     }
 
-    fn is_over(&self, ways: Ways) -> bool {
-        self.calls == ways.count() * RUNS
+    /// Whether each way has had the same number of turns.
+    fn is_even(&self) -> bool {
+        self.calls.is_multiple_of(self.class.ways.count() * ROW)
+    }
+
+    /// What rank 0 says when it is: the fastest way, or, if it wants to know more, none.
+    fn answer(&self) -> u64 {
+        let enough = self.spent >= ENOUGH || self.calls >= TURNS * self.class.ways.count() * ROW;
+        if enough { self.fastest() as u64 } else { GO_ON }
     }
 
     fn fastest(&self) -> usize {
@@ -150,6 +184,18 @@ impl Trial {
 }
 
 impl Direct {
+    /// Before this rank has heard of the others: whether what it shows stays where it is, as far as it can tell. If the call is
+    /// to be a trial, also says when it began here.
+    pub(super) fn begin(&self, turn: &Turn, deal: &Deal<'_>, place: &Place) -> bool {
+        let longest = deal.size.bytes();
+        let in_place = place.input.is_some() && self.is_large(turn, deal, longest);
+        let (way, tried) = self.trials.way(self.class(turn, deal, longest, (in_place, place.address.is_some())));
+        if tried {
+            self.boards.of(self.me).progress.began.advance(now());
+        }
+        in_place || way.kernel
+    }
+
     /// After all have arrived. `longest`: bytes of the longest block.
     pub(super) fn deal_large(
         &mut self,
@@ -160,30 +206,27 @@ impl Direct {
     ) -> Result<(), Stop> {
         let in_place = self.way_in_place(turn, deal, longest);
         let offered = |rank| self.place(turn, rank).address.is_some();
-        let readable = in_place.is_none() && (0..self.world).all(offered);
-        let ways = self.ways(turn, deal, longest, readable);
-        let class = Class::of(deal, longest, (in_place.is_some(), readable));
-        if let Some(way) = ways.only().or_else(|| self.trials.found(class)) {
+        let class = self.class(turn, deal, longest, (in_place.is_some(), (0..self.world).all(offered)));
+        let (way, tried) = self.trials.way(class);
+        if !tried {
             return self.deal_by(way, turn, wait, (deal, longest, in_place));
         }
         if self.trials.0.is_empty() {
             // Pages of a ring that are touched for the first time would cost more than the bytes in them.
             self.boards.populate_rings(self.me);
         }
-        let way = WAYS[self.trials.of(class).next(ways)];
-        self.boards.of(self.me).progress.began.advance(now());
+        // Nobody comes to the next call before all are done with this one.
+        let began = (0..self.world).map(|rank| self.boards.of(rank).progress.began.position()).max();
         self.deal_by(way, turn, wait, (deal, longest, in_place))?;
         if in_place.is_none() && !way.kernel {
             self.all_wrote(wait)?;
         }
-        // Nobody begins the next call before this rank has arrived there.
-        let began = (0..self.world).map(|rank| self.boards.of(rank).progress.began.position()).min();
         let trial = self.trials.of(class);
-        trial.note(ways, now().saturating_sub(began.unwrap_or_default()));
-        if trial.is_over(ways) {
-            let fastest = trial.fastest() as u64;
-            let answer = self.vote(fastest, wait)?;
-            self.trials.of(class).found = Some(WAYS[answer as usize]);
+        trial.note(now().saturating_sub(began.unwrap_or_default()));
+        if trial.is_even() {
+            let mine = trial.answer();
+            let answer = self.vote(mine, wait)?;
+            self.trials.of(class).found = (answer != GO_ON).then_some(answer as usize);
         }
         Ok(())
     }
@@ -203,8 +246,9 @@ impl Direct {
         }
     }
 
-    /// Which of `WAYS` blocks of `longest` bytes at most may go; the same on all ranks.
-    fn ways(&self, turn: &Turn, deal: &Deal<'_>, longest: usize, readable: bool) -> Ways {
+    /// Which of `WAYS` blocks of `longest` bytes at most may go, and what they have in common; the same on all ranks.
+    fn class(&self, turn: &Turn, deal: &Deal<'_>, longest: usize, (in_place, offered): (bool, bool)) -> Class {
+        let readable = offered && !in_place;
         let kernel = match self.tuning.kernel {
             _ if !readable || !is_moved(turn, deal) => [true, false],
             MEASURE => [true, longest >= LEAST],
@@ -213,16 +257,8 @@ impl Direct {
         // What is combined is written by who combines it; of that this is no question.
         let long = longest.saturating_mul(self.world) >= self.long();
         let past_caches = [!long || deal.moves, long];
-        Ways::those(|way| kernel[usize::from(way.kernel)] && past_caches[usize::from(way.past_caches)])
-    }
-
-    /// Whether this rank, before it has heard of the others, need not stage blocks of `longest` bytes at most.
-    pub(super) fn may_go_by_kernel(&self, turn: &Turn, deal: &Deal<'_>, longest: usize) -> bool {
-        let ways = self.ways(turn, deal, longest, true);
-        match self.trials.found(Class::of(deal, longest, (false, true))) {
-            Some(way) => way.kernel,
-            None => ways.has_kernel(),
-        }
+        let ways = Ways::those(|way| kernel[usize::from(way.kernel)] && past_caches[usize::from(way.past_caches)]);
+        Class::of(deal, longest, (in_place, readable), ways)
     }
 }
 
@@ -241,45 +277,69 @@ fn now() -> u64 {
 mod tests {
     use super::*;
 
-    const CLASS: Class =
-        Class { in_place: false, readable: true, cut: false, one_way: false, rooted: true, gathers: false, octave: 20 };
+    const CLASS: Class = Class {
+        ways: Ways(0b0101),
+        in_place: false,
+        readable: true,
+        cut: false,
+        one_way: false,
+        rooted: true,
+        gathers: false,
+        octave: 20,
+    };
 
     #[test]
     fn the_least_time_decides_but_for_the_first_of_each_way() {
-        let ways = Ways::those(|way| !way.past_caches);
-        assert_eq!((ways.count(), ways.only(), ways.has_kernel()), (2, None, true));
+        assert_eq!((CLASS.ways, CLASS.ways.only()), (Ways::those(|way| !way.past_caches), None));
         let mut trials = Trials::default();
         for (call, took) in [1, 5, 6, 5, 9, 9, 4, 9].into_iter().enumerate() {
-            let trial = trials.of(CLASS);
-            assert!(!trial.is_over(ways));
-            assert_eq!(WAYS[trial.next(ways)], Way { kernel: call >= RUNS, past_caches: false });
-            trial.note(ways, took);
+            assert_eq!(trials.way(CLASS), (Way { kernel: call >= ROW, past_caches: false }, true));
+            trials.of(CLASS).note(took);
+            assert_eq!(trials.of(CLASS).is_even(), call + 1 == 2 * ROW);
         }
-        assert!(trials.of(CLASS).is_over(ways));
-        assert_eq!(WAYS[trials.of(CLASS).fastest()], Way { kernel: true, past_caches: false });
+        let fastest = trials.of(CLASS).fastest();
+        assert_eq!(WAYS[fastest], Way { kernel: true, past_caches: false });
+        trials.of(CLASS).found = Some(fastest);
+        assert_eq!(trials.way(CLASS), (WAYS[fastest], false));
     }
 
     #[test]
     fn the_plainest_way_wins_a_tie() {
-        let ways = Ways::those(|_| true);
+        let class = Class { ways: Ways::those(|_| true), ..CLASS };
         let mut trials = Trials::default();
-        (0..4 * RUNS).for_each(|_| trials.of(CLASS).note(ways, 7));
-        assert!(trials.of(CLASS).is_over(ways));
-        assert_eq!(trials.of(CLASS).fastest(), 0);
+        (0..4 * ROW).for_each(|_| trials.of(class).note(7));
+        assert!(trials.of(class).is_even());
+        assert_eq!(trials.of(class).fastest(), 0);
+    }
+
+    #[test]
+    fn ways_take_turns_until_they_have_taken_enough_time_or_had_enough_turns() {
+        for (took, turns) in [(ENOUGH, 1), (ENOUGH / ROW as u64 / 4, 2), (1, TURNS)] {
+            let mut trials = Trials::default();
+            for turn in 0..turns {
+                for call in 0..2 * ROW {
+                    assert_eq!(trials.way(CLASS), (Way { kernel: call >= ROW, past_caches: false }, true));
+                    trials.of(CLASS).note(took);
+                }
+                assert_eq!(trials.of(CLASS).answer() == GO_ON, turn + 1 < turns);
+            }
+        }
     }
 
     #[test]
     fn where_there_is_one_way_it_is_taken() {
-        let last = Way { kernel: true, past_caches: true };
-        assert_eq!(Ways::those(|way| way == last).only(), Some(last));
-        assert_eq!(Ways::those(|way| way == WAYS[0]).only(), Some(WAYS[0]));
+        for way in WAYS {
+            let class = Class { ways: Ways::those(|other| way == other), ..CLASS };
+            assert_eq!(Trials::default().way(class), (way, false));
+        }
     }
 
     #[test]
     fn classes_are_tried_each_by_itself() {
         let mut trials = Trials::default();
-        trials.of(CLASS).found = Some(WAYS[2]);
+        trials.of(CLASS).found = Some(2);
         let others = [
+            Class { ways: Ways::those(|_| true), ..CLASS },
             Class { in_place: true, ..CLASS },
             Class { readable: false, ..CLASS },
             Class { cut: true, ..CLASS },
@@ -289,10 +349,10 @@ mod tests {
             Class { octave: 19, ..CLASS },
         ];
         for other in others {
-            assert_eq!(trials.found(other), None);
-            trials.of(other).found = Some(WAYS[0]);
+            assert_eq!(trials.way(other), (WAYS[0], true));
+            trials.of(other).found = Some(0);
         }
-        assert_eq!(trials.found(CLASS), Some(WAYS[2]));
+        assert_eq!(trials.way(CLASS), (WAYS[2], false));
         assert_eq!(trials.0.len(), 1 + others.len());
     }
 }

@@ -192,7 +192,7 @@ pub struct Progress {
     pub wrote: Mark,
     /// The last of these in which the kernel did not let me read. Before `wrote`, which publishes it.
     pub refused: Mark,
-    /// When I began the last operation whose time is taken, in nanoseconds of the clock that all have. Before `wrote`.
+    /// When I came to the last call whose time is taken, in nanoseconds of the clock that all have. Before my arrival there.
     pub began: Mark,
     /// Rank 0's: what it has decided for all so far (`calibrate`, `trials`).
     pub vote: Mark,
