@@ -10,7 +10,7 @@
 //! caches comes at half the speed of a copy here, or less. So the first calls find out whether it pays (`trials`). For moving alone:
 //! what is combined would have to be copied first, which its owner does as well, at the same time as others combine.
 
-use crate::kernels::{self, Bytes};
+use crate::kernels::Bytes;
 use crate::wait::{Stop, Wait};
 
 use super::deal::{Deal, Take};
@@ -51,7 +51,7 @@ impl Direct {
         match &deal.take {
             Take::Nothing => Ok(true),
             Take::Identity { dst, dtype, op } => {
-                kernels::fill_identity(*dtype, *op, dst);
+                self.put_identity((*dtype, *op), dst, dst.len());
                 Ok(true)
             }
             Take::Combined { dst, from, .. } => {

@@ -16,6 +16,7 @@
 use std::ops::Range;
 
 use crate::blocks::ASK;
+use crate::dtype::{DType, ReduceOp};
 use crate::kernels::{self, Bytes};
 use crate::wait::{Stop, Wait};
 
@@ -23,6 +24,9 @@ use super::deal::{Deal, Size, Take};
 use super::rounds::Round;
 use super::words::{Code, PAYLOAD};
 use super::{Algorithm, Direct, Turn, Verdict, sources};
+
+/// Of an array that is filled past the caches, so many bytes are computed and then copied.
+const PATTERN: usize = 32 << 10;
 
 /// How a deal ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub(super) enum Site<'a> {
     Lines,
     Arrays,
     Rings(&'a Round),
+    /// With the rank that takes them, which takes nothing else: these bytes of the block.
+    Own(Range<usize>),
 }
 
 impl Site<'_> {
@@ -48,6 +54,7 @@ impl Site<'_> {
         match self {
             Site::Lines | Site::Arrays => 0..len,
             Site::Rings(round) => round.span(len),
+            Site::Own(span) => span.start.min(len)..span.end.min(len),
         }
     }
 }
@@ -131,7 +138,9 @@ impl Direct {
                     }
                 }
             }
-            Take::Identity { dst, dtype, op } => kernels::fill_identity(*dtype, *op, &dst[site.span(dst.len())]),
+            Take::Identity { dst, dtype, op } => {
+                self.put_identity((*dtype, *op), &dst[site.span(dst.len())], dst.len())
+            }
             Take::Combined { dst, reducer, from } => {
                 let span = site.span(dst.len());
                 if span.is_empty() {
@@ -163,12 +172,26 @@ impl Direct {
         if dst.as_ptr() == src.as_ptr() {
             return;
         }
-        // What will have left the caches by the end need not be fetched into them first (`trials`).
-        if self.past_caches && len >= self.long() {
-            kernels::copy_streaming(dst, src);
-        } else {
-            kernels::copy(dst, src);
+        match self.goes_past_caches(len) {
+            true => kernels::copy_streaming(dst, src),
+            false => kernels::copy(dst, src),
         }
+    }
+
+    /// The same of what combining nothing gives.
+    pub(super) fn put_identity(&self, (dtype, op): (DType, ReduceOp), dst: Bytes<'_>, len: usize) {
+        if !self.goes_past_caches(len) {
+            return kernels::fill_identity(dtype, op, dst);
+        }
+        let (first, rest) = dst.split_at(dst.len().min(PATTERN));
+        kernels::fill_identity(dtype, op, first);
+        rest.chunks(PATTERN).for_each(|part| kernels::copy_streaming(part, &first[..part.len()]));
+    }
+
+    /// Whether what is written to an array of `len` bytes need not be fetched into the caches first, since it will have left them
+    /// by the end (`trials`).
+    fn goes_past_caches(&self, len: usize) -> bool {
+        self.past_caches && len >= self.long()
     }
 
     /// From so many bytes on an array does not stay in the second-level cache.
@@ -202,6 +225,7 @@ impl Direct {
                 let slot = if deal.cut.is_some() { slot(rank, self.me) } else { 0 };
                 self.boards.ring(rank, round.position(slot), span.len())
             }
+            Site::Own(_) => unreachable!("nobody else shows it anything"),
         }
     }
 }

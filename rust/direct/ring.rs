@@ -45,6 +45,12 @@ impl Direct {
         Ok(())
     }
 
+    /// Whether `[.., end)` of my ring may be written already.
+    pub(super) fn has_room(&self, end: u64) -> bool {
+        let ring = self.boards.ring_len() as u64;
+        end <= self.free_until || self.others().all(|rank| self.boards.of(rank).progress.has_left(end, ring))
+    }
+
     /// Waits until `rank` has staged its input up to `end`; the first piece may have come with its arrival.
     #[inline]
     pub(super) fn await_staged(&self, turn: &Turn, rank: usize, end: u64, wait: &mut Wait<'_>) -> Result<(), Stop> {

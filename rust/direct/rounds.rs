@@ -62,30 +62,36 @@ impl Direct {
         deal: &Deal<'_>,
         longest: usize,
     ) -> Result<(), Stop> {
-        // A root that takes nothing of the others would keep them waiting with what it does for itself.
-        let late = deal.takes_from_nobody(self.me);
+        let Some(first) = self.slices(deal, 0, self.position, longest) else { return Ok(()) };
+        // A root that takes nothing of the others would keep them waiting with what it does for itself. So it does that where it
+        // would wait for them, and at the end; in a crowd at the end, since they may need its core.
+        let alone = deal.takes_from_nobody(self.me);
+        let mut own = 0;
         let mut position = self.position;
-        let mut staged = self.slices(deal, 0, position, longest);
-        if let Some(first) = &staged
-            && self.place(turn, self.me).staged < first.end
-        {
-            self.stage_slices(deal, first, wait)?;
+        if self.place(turn, self.me).staged < first.end {
+            self.stage_slices(deal, &first, wait)?;
             self.advance(|p| &p.staged, first.end);
         }
+        let mut staged = Some(first);
         while let Some(round) = staged.take() {
             position = round.end;
             staged = self.slices(deal, round.number + 1, position, longest);
             if let Some(next) = &staged {
+                // What it writes may be what it shows, so it does not pass what is staged.
+                while alone && !self.crowd && own < next.number * next.slice && !self.has_room(next.end) {
+                    self.take(turn, wait, deal, &Site::Own(own..own + next.slice))?;
+                    own += next.slice;
+                }
                 self.stage_slices(deal, next, wait)?;
                 self.advance(|p| &p.staged, next.end);
             }
-            if !late {
+            if !alone {
                 self.take(turn, wait, deal, &Site::Rings(&round))?;
             }
             self.advance(|p| &p.read, position);
         }
-        if late {
-            self.take(turn, wait, deal, &Site::Arrays)?;
+        if alone {
+            self.take(turn, wait, deal, &Site::Own(own..longest))?;
         }
         self.leave_rings(position);
         Ok(())
