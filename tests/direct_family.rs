@@ -93,6 +93,21 @@ fn in_place() {
     every_world(|step| (step.in_place, step.algorithm) = (0b0_1101_1010, Algorithm::Staged));
 }
 
+/// What a rank writes while its ring is full, where others still have to be shown what lies there.
+#[test]
+fn in_place_and_longer_than_the_rings() {
+    for world in [2, 3] {
+        let kinds = [Kind::Exscan, Kind::Scan, Kind::Scatter { root: 0 }, Kind::Scatter { root: world - 1 }];
+        let steps = [20_000, 100_000].into_iter().flat_map(|size| {
+            kinds.into_iter().flat_map(move |kind| {
+                [Lengths::Even(size), Lengths::Uneven(size)].map(|lengths| Step::new(kind, DType::UInt8, lengths))
+            })
+        });
+        let steps: Vec<Step> = steps.map(|step| Step { in_place: u32::MAX, ..step }).collect();
+        run(world, false, TUNING, [steps.clone(), steps.clone(), steps].concat());
+    }
+}
+
 #[test]
 fn symmetric_arrays_in_place() {
     every_world(|step| {
