@@ -251,7 +251,7 @@ def test_the_call_goes_on_while_the_caller_computes(ranks):
 
 
 def short_ones():
-    """Short calls: waited for at once, only looked at, left to themselves, or brought together and waited for at last."""
+    """Short calls: waited for at once, only looked at, left to themselves, or brought together and waited for last."""
     world, kept = arx.world(), []
     for k in range(400):
         x = np.full(1 + k % 5, float(world.rank * 1000 + k))

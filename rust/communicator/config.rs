@@ -104,7 +104,7 @@ impl Config {
                 return Err(Error::Init(format!("ARX_TUNE: '{word}' is not one of {known}, {NO_KERNEL}")));
             }
         }
-        Ok(())
+        check_descriptors(self.world)
     }
 
     pub(super) fn spin(&self, crowd: bool) -> Duration {
@@ -169,4 +169,20 @@ impl Config {
 pub(super) fn told(settings: [u64; 5]) -> (Tuning, Option<usize>) {
     let [chunk, round, symmetric, kernel, cores] = settings.map(|word| word as usize);
     (Tuning { chunk, round, symmetric, kernel }, (cores > 0).then_some(cores))
+}
+
+/// Each rank holds one descriptor for every other; that it has so many is better known before the others wait for it.
+fn check_descriptors(world: u32) -> Result<()> {
+    const OWN: usize = 8;
+    let Some(limit) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current else { return Ok(()) };
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
+    let need = open + world as usize + OWN;
+    if need as u64 > limit {
+        return Err(Error::Init(format!(
+            "{world} ranks need {need} file descriptors in each process ({open} are open already), and the limit is \
+             {limit}: raise it with `ulimit -n {}`",
+            need.next_multiple_of(256)
+        )));
+    }
+    Ok(())
 }

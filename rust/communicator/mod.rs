@@ -113,7 +113,6 @@ impl Communicator {
     pub fn connect(mut config: Config, host: &mut dyn Host) -> Result<Communicator> {
         config.check()?;
         let across = config.across.take();
-        check_descriptors(config.world)?;
         let all_here = || Hosts::new(vec![(0..config.world).collect()], config.rank);
         let (reach, commons) = if config.world == 1 {
             let size = machine::memory().next_multiple_of(2 << 20);
@@ -382,20 +381,4 @@ fn alone(call: &Call<'_>, dst: Bytes<'_>, src: Bytes<'_>) {
         }
         _ => copy(dst, src),
     }
-}
-
-/// Each rank holds one descriptor for every other; that it has so many is better known before the others wait for it.
-fn check_descriptors(world: u32) -> Result<()> {
-    const OWN: usize = 8;
-    let Some(limit) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current else { return Ok(()) };
-    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
-    let need = open + world as usize + OWN;
-    if need as u64 > limit {
-        return Err(Error::Init(format!(
-            "{world} ranks need {need} file descriptors in each process ({open} are open already), and the limit is \
-             {limit}: raise it with `ulimit -n {}`",
-            need.next_multiple_of(256)
-        )));
-    }
-    Ok(())
 }
