@@ -8,7 +8,7 @@ import json
 import sys
 from importlib import import_module
 
-from workloads.method import Backend, Plan, measure
+from workloads.method import Backend, Plan, measure, settle
 
 
 def main(name: str, plan: Plan, output: str) -> None:
@@ -17,6 +17,7 @@ def main(name: str, plan: Plan, output: str) -> None:
     backend: Backend = import_module(f"workloads.with_{name}").Backend()
     module = "all_reduce" if plan.collective == "all_reduce" else "family"
     cases = import_module(f"workloads.{module}").cases
+    settle(backend)
     with open(output, "w") if backend.rank == 0 else contextlib.nullcontext() as lines:
         for nbytes in plan.sizes:
             for case in cases(backend, plan, nbytes):

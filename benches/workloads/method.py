@@ -1,5 +1,6 @@
 """How a collective is timed: the same for every library, so nothing here knows one.
 
+    barriers for a while: of four ranks that have just started three may share a core, and one have another to itself
     check the values once
     warm up; rank 0 estimates how many calls fit into the time given, and all ranks take its word
     a quarter as many calls untimed: processes that have just started do not lie as the scheduler will have them
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 APART = 64 << 10  # bytes; above this a barrier stands before each call
+SETTLE = 0.3  # seconds
 WARM_UP = 5  # calls
 FEWEST, MOST = 10, 20_000  # calls that are timed
 
@@ -71,6 +73,14 @@ class Case:
     check: Callable[[], None]  # makes one call and raises if the result is wrong
     refill: Callable[[], None]
     period: int  # calls after which the arrays must be filled anew, for their values would overflow
+
+
+def settle(backend: Backend) -> None:
+    """Do something together until the system has settled which ranks share which cores."""
+    end = time.perf_counter() + SETTLE
+    while backend.from_first(int(time.perf_counter() < end)):
+        for _ in range(100):
+            backend.barrier()
 
 
 def measure(backend: Backend, case: Case, nbytes: int, seconds: float) -> dict[str, Any]:
