@@ -82,6 +82,28 @@ def test_an_array_or_a_list(ranks):
     ranks(3).run(forms)
 
 
+def one_array():
+    """Row-major and divisible, so that it takes the parameters as they come; and what it does not do for others."""
+    world = arx.world()
+    shapes = {"plain": (4 * world.size, 3), "padded": (4 * world.size + 1, 3), "empty": (0, 3)}
+    makers = {"C": np.ascontiguousarray, "F": np.asfortranarray, "view": lambda x: np.repeat(x, 2, axis=1)[:, ::2]}
+    for rows, columns in shapes.values():
+        start = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+        for maker in makers.values():
+            x = maker(start.copy())
+            optimizer = arx.ShardedOptimizer(x, arx.SGD(lr=0.5, momentum=0.5))
+            for step in range(2):
+                optimizer.step(start * (world.rank + 1 + step))
+            # The mean of the gradients is start * ((size + 1) / 2 + step); the velocity keeps half of it.
+            first, second = (world.size + 1) / 2, (world.size + 1) / 2 + 1
+            np.testing.assert_array_equal(x, start - start * (0.5 * first) - start * (0.5 * (0.5 * first + second)))
+
+
+def test_one_array_of_any_layout(ranks):
+    ranks(2).run(one_array)
+    ranks(4).run(one_array)
+
+
 def saved():
     world = arx.world()
     first, second = numbers(3), numbers(3)

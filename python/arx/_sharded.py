@@ -59,15 +59,17 @@ class SGD:
 
     def update(self, parameters: Array, gradients: Array, state: dict[str, Array], step: int) -> None:
         """Do one step in place."""
+        import numpy as np
+
         del step
+        direction, kind = gradients, parameters.dtype.type
         if self.weight_decay:
-            gradients += parameters.dtype.type(self.weight_decay) * parameters
+            gradients += kind(self.weight_decay) * parameters
         if self.momentum:
-            velocity = state["velocity"]
-            velocity *= parameters.dtype.type(self.momentum)
-            velocity += gradients
-            gradients[...] = velocity
-        gradients *= parameters.dtype.type(self.lr)
+            direction = state["velocity"]
+            direction *= kind(self.momentum)
+            direction += gradients
+        np.multiply(direction, kind(self.lr), out=gradients)
         parameters -= gradients
 
 
@@ -151,6 +153,10 @@ class ShardedOptimizer:
         self._mine, self._reduced = self._flat[mine], self._gradients[mine]
         _copy_in(self._flat, self._parameters)
         self._state = rule.state(self._mine)
+        # One array that needs no padding takes the parameters as they come; others are filled from what has come.
+        (first, *more), plain = self._parameters, type(self._flat)
+        straight = count == padded and not more and type(first) is plain and first.flags.c_contiguous
+        self._updated = first.reshape(-1) if straight else self._flat
 
     def step(self, gradients: Mapping[str, Array] | Sequence[Array] | Array) -> None:
         """Average `gradients` over all ranks and change the parameters; a collective call.
@@ -170,8 +176,9 @@ class ShardedOptimizer:
         self._group.reduce_scatter(self._gradients, "avg", out=self._reduced, name="sharded gradients")
         self._steps += 1
         self._rule.update(self._mine, self._reduced, self._state, self._steps)
-        self._group.all_gather(self._mine, out=self._flat, name="sharded parameters")
-        _copy_out(self._parameters, self._flat)
+        self._group.all_gather(self._mine, out=self._updated, name="sharded parameters")
+        if self._updated is self._flat:
+            _copy_out(self._parameters, self._flat)
 
     @property
     def state_bytes(self) -> int:
