@@ -7,8 +7,8 @@
 //!            others the mean: who is late in one call finds there all that it waits for, and is early in the next
 //! cycles     a row of each algorithm; as many as fit into some milliseconds. The median of its rows is what one usually takes
 //! then       all ranks tell each other these times: the algorithm whose slowest rank is the fastest is taken
-//! later      all of it once more, after some times as many calls: when a job begins, the system has not yet settled which ranks
-//!            share which cores
+//! later      all of it once more, after some times as many calls, and again after some times as many as that: when a job begins,
+//!            the system has not yet settled which ranks share which cores, and later somebody else may use the network
 //! ```
 //! Which one it is makes no difference to the bits of a result: where order matters, all that come into question keep it
 //! (`select::Order`). Long messages are left to the model: bytes take as long as it says.
@@ -23,7 +23,8 @@ const ROW: usize = 6;
 const SPAN: f64 = 10e-3;
 const CYCLES: (usize, usize) = (3, 24);
 
-/// After so many times as many calls as a trial has, it is repeated, once.
+/// A trial is repeated after so many times as many calls as it has; and each time after so many times as many as the time before,
+/// so that trials take up less and less.
 const AGAIN: usize = 4;
 
 /// So many are tried at most.
@@ -49,8 +50,9 @@ struct Trial<K> {
     /// A call's time, of each algorithm in each of its rows.
     times: [Vec<f64>; MOST],
     found: Option<Algorithm>,
-    /// Calls until all is tried once more; None if that has been done.
-    until: Option<usize>,
+    /// Calls between this trial and the next, and how many of them are left.
+    pause: usize,
+    until: usize,
 }
 
 impl<K> Trial<K> {
@@ -58,19 +60,29 @@ impl<K> Trial<K> {
         let algorithms = favourites(choices);
         let row = ROW as f64 * choices.first().map_or(SPAN, |best| best.seconds);
         let cycles = ((SPAN / row) as usize).clamp(CYCLES.0, CYCLES.1);
-        let until = Some(AGAIN * ROW * cycles * algorithms.len());
-        Trial { what, algorithms, cycles, calls: 0, row: 0.0, times: Default::default(), found: None, until }
+        let pause = AGAIN * ROW * cycles * algorithms.len();
+        Trial {
+            what,
+            algorithms,
+            cycles,
+            calls: 0,
+            row: 0.0,
+            times: Default::default(),
+            found: None,
+            pause,
+            until: pause,
+        }
     }
 
-    /// A call without a trial. After so many of them it begins anew.
+    /// A call without a trial, or, after so many of them, the first of another one.
     fn count_down(&mut self) {
-        self.until = match self.until {
-            Some(0) => {
-                (self.calls, self.times, self.found) = (0, Default::default(), None);
-                None
-            }
-            left => left.map(|left| left - 1),
-        };
+        if self.until > 0 {
+            self.until -= 1;
+            return;
+        }
+        (self.calls, self.times, self.found) = (0, Default::default(), None);
+        self.pause = self.pause.saturating_mul(AGAIN);
+        self.until = self.pause;
     }
 
     /// Which of the algorithms is next.
@@ -196,15 +208,14 @@ mod tests {
         tried.agree([3e-5, 9e-5, 2.9e-5, f64::INFINITY]);
         assert_eq!(tried.found(&7), Some((ALL[2], 3)));
         let known = || unreachable!("it is known");
-        for _ in 0..AGAIN * taken.len() {
-            assert_eq!(tried.next(7, known), Some((ALL[2], false)));
+        for (found, pause) in [(ALL[2], AGAIN), (ALL[1], AGAIN * AGAIN), (ALL[1], AGAIN.pow(3))] {
+            (0..pause * taken.len()).for_each(|_| assert_eq!(tried.next(7, known), Some((found, false))));
+            assert_eq!(tried.next(7, known), Some((ALL[0], true)), "all is tried once more");
+            (0..taken.len() - 1)
+                .for_each(|_| assert!(!tried.note(1e-5) && tried.next(7, known).is_some_and(|next| next.1)));
+            assert!(tried.note(1e-5));
+            tried.agree([2e-5, 1e-5, 3e-5, f64::INFINITY]);
         }
-        assert_eq!(tried.next(7, known), Some((ALL[0], true)), "all is tried once more");
-        (0..taken.len() - 1)
-            .for_each(|_| assert!(!tried.note(1e-5) && tried.next(7, known).is_some_and(|next| next.1)));
-        assert!(tried.note(1e-5));
-        tried.agree([2e-5, 1e-5, 3e-5, f64::INFINITY]);
-        (0..9 * taken.len()).for_each(|_| assert_eq!(tried.next(7, known), Some((ALL[1], false))));
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod shards;
 mod staged;
 mod symmetric;
 mod trials;
+mod ways;
 pub mod words;
 
 use std::cell::Cell;

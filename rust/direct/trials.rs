@@ -21,6 +21,7 @@ use crate::wait::{Stop, Wait};
 use super::calibrate::ANSWERS;
 use super::deal::{Deal, Take};
 use super::in_place::InPlace;
+use super::ways::{WAYS, Way, Ways};
 use super::words::Place;
 use super::{Algorithm, Direct, MEASURE, Turn};
 
@@ -33,58 +34,17 @@ const ROW: usize = 4;
 const ENOUGH: u64 = 10_000_000;
 const TURNS: usize = 8;
 
+/// What was found is believed for so many times as many calls as it took; then all ways are tried once more, and each time after so many
+/// times as many calls as the time before.
+const AGAIN: usize = 16;
+
 /// Blocks shorter than this are not left to the kernel, and not tried. It was slower on every machine seen.
 const LEAST: usize = 32 << 10;
-
-/// How blocks are moved; in place it has no choice between kernel and rings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way {
-    kernel: bool,
-    /// What is long is written past the caches.
-    past_caches: bool,
-}
-
-/// In the order in which they are preferred if they are equally fast.
-const WAYS: [Way; 4] = [
-    Way { kernel: false, past_caches: false },
-    Way { kernel: false, past_caches: true },
-    Way { kernel: true, past_caches: false },
-    Way { kernel: true, past_caches: true },
-];
 
 /// Said instead of one of them.
 const GO_ON: u64 = WAYS.len() as u64;
 
 const _: () = assert!(GO_ON < ANSWERS);
-
-/// Those among which there is a choice, each as a bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ways(u8);
-
-impl Ways {
-    fn those(allowed: impl Fn(Way) -> bool) -> Ways {
-        let bits = WAYS.iter().enumerate().map(|(at, way)| u8::from(allowed(*way)) << at);
-        Ways(bits.fold(0, |all, bit| all | bit))
-    }
-
-    fn iter(self) -> impl Iterator<Item = usize> {
-        (0..WAYS.len()).filter(move |at| self.0 >> at & 1 == 1)
-    }
-
-    /// Whose turn it is after so many.
-    fn turn(self, number: usize) -> usize {
-        self.iter().nth(number % self.count()).expect("there is a way")
-    }
-
-    fn count(self) -> usize {
-        self.0.count_ones() as usize
-    }
-
-    /// If it is no choice.
-    fn only(self) -> Option<usize> {
-        (self.count() == 1).then(|| self.0.trailing_zeros() as usize)
-    }
-}
 
 /// Calls that should go the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +81,9 @@ struct Trial {
     /// Least time of each way so far, in nanoseconds.
     least: [u64; WAYS.len()],
     found: Option<usize>,
+    /// Calls between the last trial and the next, and how many of them are left.
+    pause: usize,
+    until: usize,
 }
 
 /// What has been tried so far; the same calls on all ranks.
@@ -143,9 +106,16 @@ impl Trials {
         (WAYS[way], tried)
     }
 
+    /// A call goes the way that was found.
+    fn count_down(&mut self, class: Class) {
+        if let Some(trial) = self.0.iter_mut().find(|trial| trial.class == class) {
+            trial.count_down();
+        }
+    }
+
     fn of(&mut self, class: Class) -> &mut Trial {
         let at = self.0.iter().position(|trial| trial.class == class).unwrap_or_else(|| {
-            self.0.push(Trial { class, calls: 0, spent: 0, least: [u64::MAX; WAYS.len()], found: None });
+            self.0.push(Trial::new(class, 0));
             self.0.len() - 1
         });
         &mut self.0[at]
@@ -153,6 +123,24 @@ impl Trials {
 }
 
 impl Trial {
+    fn new(class: Class, pause: usize) -> Trial {
+        Trial { class, calls: 0, spent: 0, least: [u64::MAX; WAYS.len()], found: None, pause, until: 0 }
+    }
+
+    /// All of this class go that way, for some time.
+    fn settle(&mut self, found: usize) {
+        self.pause = AGAIN.saturating_mul(self.pause.max(self.calls));
+        (self.found, self.until) = (Some(found), self.pause);
+    }
+
+    /// A call without a trial. After so many of them there will be another one.
+    fn count_down(&mut self) {
+        match self.until {
+            0 => *self = Trial::new(self.class, self.pause),
+            left => self.until = left - 1,
+        }
+    }
+
     fn next(&self) -> usize {
         self.class.ways.turn(self.calls / ROW)
     }
@@ -209,6 +197,7 @@ impl Direct {
         let class = self.class(turn, deal, longest, (in_place.is_some(), (0..self.world).all(offered)));
         let (way, tried) = self.trials.way(class);
         if !tried {
+            self.trials.count_down(class);
             return self.deal_by(way, turn, wait, (deal, longest, in_place));
         }
         if self.trials.0.is_empty() {
@@ -226,7 +215,9 @@ impl Direct {
         if trial.is_even() {
             let mine = trial.answer();
             let answer = self.vote(mine, wait)?;
-            self.trials.of(class).found = (answer != GO_ON).then_some(answer as usize);
+            if answer != GO_ON {
+                self.trials.of(class).settle(answer as usize);
+            }
         }
         Ok(())
     }
@@ -299,8 +290,17 @@ mod tests {
         }
         let fastest = trials.of(CLASS).fastest();
         assert_eq!(WAYS[fastest], Way { kernel: true, past_caches: false });
-        trials.of(CLASS).found = Some(fastest);
-        assert_eq!(trials.way(CLASS), (WAYS[fastest], false));
+        trials.of(CLASS).settle(fastest);
+        for pause in [AGAIN * 2 * ROW, AGAIN * AGAIN * 2 * ROW] {
+            for _ in 0..pause {
+                assert_eq!(trials.way(CLASS), (WAYS[fastest], false));
+                trials.count_down(CLASS);
+            }
+            trials.count_down(CLASS);
+            assert_eq!(trials.way(CLASS), (WAYS[0], true));
+            (0..2 * ROW).for_each(|_| trials.of(CLASS).note(9));
+            trials.of(CLASS).settle(fastest);
+        }
     }
 
     #[test]
