@@ -21,8 +21,10 @@
 //!   sources, and the count that `finish` divides by, are constants there.
 //! * *64 elements at least.* The loop over a shorter block would be unrolled before it can be vectorised, and then is not.
 //! * *`Machine`.* What the compiler does not find by itself: conversion of float16 in one instruction.
-//! * *No prefetching.* The next lines usually lie in the cache of the core that wrote them, but hardware finds them: between two
-//!   processes on a Sapphire Rapids server, asking 512 or 1,024 bytes ahead made no difference at any size.
+//! * *Prefetching, far ahead.* The next lines usually lie in the cache of the core that wrote them. On Zen 5 an all-reduce of 64 KiB by
+//!   two ranks took 6.0 us without, 4.7 with 2 KiB, 4.4 with 5 KiB ahead, and 16 MiB 7 % less; on a Sapphire Rapids server, where
+//!   hardware finds them, 512 and 1,024 bytes made no difference. Never beyond the end: the peer may be writing there. More sources
+//!   come in tiles that are shorter than the way ahead: 4 ranks lost 5 to 10 %.
 //!
 //! Known cost: what is left at the end of a call is copied into a block filled up with zeros, or, if less than `PADDED`
 //! elements, goes one by one; either is some 20 ns. With few or short registers a block of 64 doubles spills to the stack.
@@ -84,6 +86,8 @@ pub trait Machine: Copy {
     fn narrow_f16<const N: usize>(self, x: [f32; N]) -> [u16; N];
     /// Bit i says whether element i is larger than `bound`.
     fn above(self, x: &[i32; 64], bound: i32) -> u64;
+    /// Has a block fetched into the cache that will be read soon.
+    fn fetch<T>(self, _block: &[Cell<T>]) {}
 }
 
 /// `f` of every element. A plain loop: `array::map` does not reliably vectorise at this length.
@@ -99,6 +103,8 @@ pub(super) fn each<A: Copy, B: Copy + Default, const N: usize>(x: [A; N], f: imp
 /// The operands of one call as elements: all of one length.
 trait Operands {
     type Elem: Plain;
+    /// Whether what will be read soon is fetched.
+    const FETCHES: bool;
     fn len(&self) -> usize;
     /// What `finish` is told.
     fn count(&self) -> usize;
@@ -110,6 +116,7 @@ struct Two<'a, T>([&'a [Cell<T>]; 2]);
 
 impl<T: Plain> Operands for Two<'_, T> {
     type Elem = T;
+    const FETCHES: bool = true;
     #[inline(always)]
     fn len(&self) -> usize {
         2
@@ -133,6 +140,7 @@ struct Many<'a, T> {
 
 impl<T: Plain> Operands for Many<'_, T> {
     type Elem = T;
+    const FETCHES: bool = false;
     #[inline(always)]
     fn len(&self) -> usize {
         self.srcs.len()
@@ -156,31 +164,37 @@ pub(super) fn reduce<M: Machine, F: Fold>(machine: M, dst: Bytes<'_>, srcs: &[By
     {
         // The same length again, for the compiler, which then drops the checks in the loop.
         let operands = Two([&typed(a)[..dst.len()], &typed(b)[..dst.len()]]);
-        reduce_operands::<M, F>(machine, dst, &operands);
+        reduce_operands::<M, F, _>(machine, dst, &operands);
     } else {
-        reduce_operands::<M, F>(machine, dst, &Many { srcs, count, elem: PhantomData });
+        reduce_operands::<M, F, _>(machine, dst, &Many { srcs, count, elem: PhantomData });
     }
 }
 
 /// Elements of a block: 256 bytes, four of the widest registers, but never less than 64.
 #[inline(always)]
-fn reduce_operands<M: Machine, F: Fold>(machine: M, dst: &[Cell<F::Elem>], operands: &impl Operands<Elem = F::Elem>) {
+fn reduce_operands<M: Machine, F: Fold, O: Operands<Elem = F::Elem>>(machine: M, dst: &[Cell<F::Elem>], operands: &O) {
     // Constants for the compiler, which keeps one arm.
     match size_of::<F::Elem>() {
-        1 => reduce_blocks::<M, F, 256>(machine, dst, operands),
-        2 => reduce_blocks::<M, F, 128>(machine, dst, operands),
-        _ => reduce_blocks::<M, F, 64>(machine, dst, operands),
+        1 => reduce_blocks::<M, F, O, 256>(machine, dst, operands),
+        2 => reduce_blocks::<M, F, O, 128>(machine, dst, operands),
+        _ => reduce_blocks::<M, F, O, 64>(machine, dst, operands),
     }
 }
 
 #[inline(always)]
-fn reduce_blocks<M: Machine, F: Fold, const N: usize>(
+fn reduce_blocks<M: Machine, F: Fold, O: Operands<Elem = F::Elem>, const N: usize>(
     machine: M,
     dst: &[Cell<F::Elem>],
-    operands: &impl Operands<Elem = F::Elem>,
+    operands: &O,
 ) {
     let (blocks, rest) = dst.as_chunks::<N>();
+    let ahead = AHEAD / (N * size_of::<F::Elem>());
     for (b, block) in blocks.iter().enumerate() {
+        if O::FETCHES && b + ahead < blocks.len() {
+            for k in 0..operands.len() {
+                machine.fetch(&operands.get(k).as_chunks::<N>().0[b + ahead]);
+            }
+        }
         let mut acc = F::load(machine, read(&operands.get(0).as_chunks::<N>().0[b]));
         for k in 1..operands.len() {
             acc = join::<F, N>(acc, F::load(machine, read(&operands.get(k).as_chunks::<N>().0[b])));
@@ -227,6 +241,9 @@ fn reduce_singly<M: Machine, F: Fold>(
         cell.set(x);
     }
 }
+
+/// Bytes between what is read and what is fetched.
+const AHEAD: usize = 5 << 10;
 
 /// From here on a block that is filled up with zeros is faster than single elements.
 const PADDED: usize = 16;

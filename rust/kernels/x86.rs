@@ -99,6 +99,11 @@ impl Machine for Avx2 {
         }
         mask
     }
+
+    #[inline(always)]
+    fn fetch<T>(self, block: &[Cell<T>]) {
+        fetch(block);
+    }
 }
 
 /// AVX-512 with what every server part since 2017 has of it. As a value: the proof, as with `Avx2`.
@@ -168,6 +173,19 @@ impl Machine for Avx512 {
             mask |= u64::from(larger) << (16 * i);
         }
         mask
+    }
+
+    #[inline(always)]
+    fn fetch<T>(self, block: &[Cell<T>]) {
+        fetch(block);
+    }
+}
+
+#[inline(always)]
+fn fetch<T>(block: &[Cell<T>]) {
+    for line in (0..size_of_val(block)).step_by(LINE) {
+        // SAFETY: a hint, which reads nothing as far as the program can tell; SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast::<i8>().wrapping_add(line)) };
     }
 }
 
