@@ -150,7 +150,7 @@ impl<J: Job> Progress<J> {
         state.long += usize::from(!short);
         self.shared.pending.fetch_add(1, Ordering::AcqRel);
         let called = state.haste();
-        drop(self.shared.call_thread(state, called));
+        self.shared.call_thread(&mut state, called);
         Ok(ticket)
     }
 
@@ -162,7 +162,7 @@ impl<J: Job> Progress<J> {
 
     /// Nobody is about to wait for what is in the queue: the thread begins at once.
     pub fn hurry(&self) {
-        drop(self.shared.call_thread(self.shared.state(), Thread::Awake));
+        self.shared.call_thread(&mut self.shared.state(), Thread::Awake);
     }
 
     /// Waits until no job is left that is not done.
@@ -180,7 +180,7 @@ impl<J: Job> Progress<J> {
             state.helpers += 1;
         } else {
             // Nobody but the thread will do it.
-            state = self.shared.call_thread(state, Thread::Awake);
+            self.shared.call_thread(&mut state, Thread::Awake);
         }
         let (mut state, waited) = loop {
             if done() {
@@ -203,7 +203,7 @@ impl<J: Job> Progress<J> {
         state.helpers -= usize::from(helps);
         // What this caller leaves behind.
         let called = state.haste();
-        drop(self.shared.call_thread(state, called));
+        self.shared.call_thread(&mut state, called);
         waited
     }
 
@@ -298,14 +298,14 @@ impl<J: Job> Shared<J> {
         state
     }
 
-    /// Wakes the thread, or calls it for soon, if there is something for it to do.
-    fn call_thread<'a>(&'a self, mut state: MutexGuard<'a, State<J>>, called: Thread) -> MutexGuard<'a, State<J>> {
+    /// Wakes the thread, or calls it for soon, if there is something for it to do: a job that nobody else is about to run, or its own
+    /// end, which waits for a queue that others may have emptied.
+    fn call_thread(&self, state: &mut State<J>, called: Thread) {
         let needed = !state.running && state.helpers == 0 && !state.queue.is_empty();
-        if needed && state.thread < called {
+        if (needed || state.closing) && state.thread < called {
             state.thread = called;
             self.work.notify_one();
         }
-        state
     }
 
     /// The life of the thread.
