@@ -21,8 +21,9 @@ import os, signal, subprocess, sys, time
 rank = int(os.environ["ARX_RANK"])
 marks = {marks!r}
 def mark(name, text=""):
-    open(f"{{marks}}/{{name}}.part", "w").write(str(text))
-    os.rename(f"{{marks}}/{{name}}.part", f"{{marks}}/{{name}}")
+    part = f"{{marks}}/{{name}}.{{os.getpid()}}.part"  # its own, for ranks may leave the same mark
+    open(part, "w").write(str(text))
+    os.rename(part, f"{{marks}}/{{name}}")
 """
 
 

@@ -242,8 +242,9 @@ def test_what_ranks_leave_behind_is_ended(launch: Launch, script: Script, tmp_pa
 def test_what_was_there_before_is_not_touched(script: Script, tmp_path: Path) -> None:
     path = script("mark('ran')")
     line = f"sleep 1000000 & echo $! > {tmp_path}/before; exec {sys.executable} -m arx run -n 2 {path}"
-    with subprocess.Popen(["sh", "-c", line], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as shell:
-        assert shell.wait(WATCHDOG) == 0
+    with (tmp_path / "said").open("w") as said:  # a pipe would stay open with what was there before
+        code = subprocess.run(["sh", "-c", line], stdout=said, stderr=said, timeout=WATCHDOG, check=False).returncode
+    assert code == 0, (tmp_path / "said").read_text()
     before = int((tmp_path / "before").read_text())
     assert (tmp_path / "ran").exists()
     assert alive(before)
