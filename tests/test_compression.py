@@ -276,6 +276,25 @@ def test_auto_is_what_explain_says(crew, where):
     crew(where).run(chosen_automatically)
 
 
+def chosen_by_trial():
+    """Some hundred calls in which the ways take turns, and all ranks take the same one."""
+    parts = [oracle.values("float32", 1000, rank) for rank in range(arx.size())]
+    names = {"fp32": "uncompressed", "fp16": "fp16", "int8": "int8:256"}
+    ways = {squeezed.summed(name, parts, "avg").tobytes(): names[name] for name in names}
+    taken = []
+    while "tried" not in (said := arx.explain(parts[0], "avg", compression="auto")).why:
+        assert len(taken) < 10_000, said
+        taken.append(ways[arx.functional.all_reduce(mine(parts), "avg", compression="auto").tobytes()])
+    assert set(taken) == set(names.values())
+    for _ in range(3):
+        assert ways[arx.functional.all_reduce(mine(parts), "avg", compression="auto").tobytes()] == said.algorithm
+
+
+@pytest.mark.parametrize("where", ["2", "4"])
+def test_auto_tries_what_short_calls_take(crew, where):
+    crew(where).run(chosen_by_trial)
+
+
 # On one host
 
 

@@ -24,9 +24,9 @@ def forms(codecs: Sequence[str], nbytes: int) -> dict[str, Callable[[], object]]
     }
 
 
-def explained(nbytes: int) -> str:
+def explained(nbytes: int) -> arx.Explanation:
     """What "auto" takes for such an array."""
-    return arx.explain(np.empty(nbytes // 4, np.float32), "avg", compression="auto").algorithm
+    return arx.explain(np.empty(nbytes // 4, np.float32), "avg", compression="auto")
 
 
 def alone(nbytes: int) -> dict[str, Callable[[], object]]:

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::codec::Codec;
 use crate::direct::{Direct, PAYLOAD};
 use crate::hierarchy::Hosts;
 use crate::kernels::Bytes;
@@ -10,7 +11,7 @@ use crate::schedule::cost::Model;
 use super::algorithm::Algorithm;
 use super::call::{Call, Compression};
 use super::compression::Weighed;
-use super::network::{self, Network};
+use super::network::{self, Network, Route};
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,33 +45,36 @@ impl Explanation {
     }
 
     /// With a codec between hosts, for an array of `count` elements.
-    fn compressed(network: &Network, hosts: &Hosts, compression: Compression, count: usize) -> Explanation {
+    fn compressed(
+        network: &Network,
+        hosts: &Hosts,
+        (call, compression): (&Call<'_>, Compression),
+        bytes: usize,
+    ) -> Explanation {
+        let count = bytes / call.reduction().0.size();
         let all = network.weigh(hosts, count);
         let plain = all.iter().find(|way| way.codec.is_none()).map_or(0.0, |way| way.seconds);
         let name = |way: &Weighed| way.codec.map_or("uncompressed".to_owned(), |codec| codec.to_string());
-        let chosen = match compression {
-            Compression::Auto => all.first(),
-            Compression::With(codec) => all.iter().find(|way| way.codec.is_some_and(|dense| codec == dense.into())),
-        };
-        let fastest = all.iter().all(|way| chosen.is_none_or(|chosen| chosen.seconds <= way.seconds));
-        let asked = match compression {
-            Compression::Auto if fastest => "it is predicted to be the fastest",
-            Compression::Auto => "so few bytes often pass faster than predicted, and no codec promises to gain enough",
-            Compression::With(_) => "it was asked for",
+        let by = |wanted: Option<Codec>| all.iter().find(|way| way.codec.map(Codec::from) == wanted);
+        let (chosen, asked) = match (compression, network.found(call, bytes, hosts, true)) {
+            (Compression::With(codec), _) => (by(Some(codec)), "it was asked for".to_owned()),
+            (Compression::Auto, Some((route, of))) => {
+                (by(route.codec()), format!("it was the fastest of {of} that were tried"))
+            }
+            (Compression::Auto, None) => (all.first(), "it is predicted to be the fastest".to_owned()),
         };
         let sums: Vec<String> =
             all.iter().filter(|way| way.codec.is_some()).map(|way| inequality(way, plain)).collect();
         let numbers = numbers(network.model());
         let why = format!("{asked}; {}; {}; {numbers}", sums.join(", "), placement(hosts, count * size_of::<f32>()));
-        let mut others: Vec<(String, f64)> = all.iter().map(|way| (name(way), way.seconds)).collect();
-        others.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let others = all.iter().map(|way| (name(way), way.seconds)).collect();
         let algorithm = chosen.map_or_else(|| compression.to_string(), name);
         Explanation { algorithm, why, seconds: chosen.map(|way| way.seconds), others }
     }
 
     pub(super) fn over_hosts(network: &Network, hosts: &Hosts, call: &Call<'_>, bytes: usize) -> Explanation {
         if let Some(compression) = call.compression {
-            return Explanation::compressed(network, hosts, compression, bytes / call.reduction().0.size());
+            return Explanation::compressed(network, hosts, (call, compression), bytes);
         }
         let goal = network::goal(call.collective);
         let name = |algorithm| match network::is_flat(goal) {
@@ -88,9 +92,9 @@ impl Explanation {
             Algorithm::Hierarchical(Some(algorithm)) if algorithm.serves(goal) => {
                 (algorithm, "it was asked for".to_owned())
             }
-            _ => match network.found(call, bytes, hosts) {
-                Some((algorithm, of)) => (algorithm, format!("it was the fastest of {of} that were tried")),
-                None => (choices[0].algorithm, format!("it is predicted to be the fastest of {}", choices.len())),
+            _ => match network.found(call, bytes, hosts, false) {
+                Some((Route::Plain(algorithm), of)) => (algorithm, format!("it was the fastest of {of} that were tried")),
+                _ => (choices[0].algorithm, format!("it is predicted to be the fastest of {}", choices.len())),
             },
         };
         let why = format!("{why}; {}; {}", placement(hosts, bytes), numbers(network.model()));

@@ -226,15 +226,21 @@ impl Communicator {
                 Ok(())
             }
             Reach::Host(local) => local.all_reduce(self.sequence, call, (dst, src), host),
-            Reach::Hosts(remote) => remote.all_reduce(self.sequence, call, (dst, src), host).and_then(|()| {
-                if !remote.is_undecided() {
-                    return Ok(());
-                }
+            Reach::Hosts(remote) => remote.all_reduce(self.sequence, call, (dst, src), host),
+        };
+        let outcome = self.agreed(outcome, host);
+        self.end(call, outcome)
+    }
+
+    /// After an all-reduce, which may have been the last that was to be timed before ranks decide which way is the fastest.
+    fn agreed(&mut self, outcome: Outcome, host: &mut dyn Host) -> Outcome {
+        match &mut self.reach {
+            Reach::Hosts(remote) if outcome.is_ok() && remote.is_undecided() => {
                 self.sequence += 1;
                 remote.agree(self.sequence, host)
-            }),
-        };
-        self.end(call, outcome)
+            }
+            _ => outcome,
+        }
     }
 
     /// `array` becomes what it is on `root`.

@@ -9,11 +9,14 @@ use crate::schedule::{self, Algorithm};
 use crate::select::{self, Choice, Order};
 
 use super::call::{Call, Collective, Element};
-use super::compression::{self, Rates, Weighed};
-use super::tried::Tried;
+use super::compression::{self, Rates, SAFE, Weighed};
+use super::tried::{MOST, Tried};
 
 /// Choices that are remembered; a training loop has one for each shape of its arrays.
 const REMEMBERED: usize = 64;
+
+/// So many of the algorithms that send an array as it is are tried beside the codecs.
+const PLAIN: usize = MOST - SAFE.len();
 
 /// What a choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,25 @@ impl Question {
     }
 }
 
+/// How an all-reduce goes between hosts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Route {
+    Plain(Algorithm),
+    Coded(Codec),
+}
+
+impl Route {
+    pub fn codec(self) -> Option<Codec> {
+        match self {
+            Route::Plain(_) => None,
+            Route::Coded(codec) => Some(codec),
+        }
+    }
+}
+
+/// What ways are tried for, and whether those with codecs come into question.
+type Topic = (Question, bool);
+
 /// The model and the choices made by it.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -64,7 +86,7 @@ pub(super) struct Network {
     hosts: u32,
     made: Vec<(Question, Algorithm)>,
     /// None where the model was told: then nothing is found out.
-    tried: Option<Tried<Question>>,
+    tried: Option<Tried<Topic, Route>>,
     /// What "auto" compresses arrays of so many elements with.
     codecs: Vec<(usize, Option<Dense>)>,
 }
@@ -91,18 +113,47 @@ impl Network {
     /// What an all-reduce of `bytes` bytes takes between hosts, and whether its time is to be noted.
     pub fn all_reduce(&mut self, call: &Call<'_>, bytes: usize, hosts: &Hosts) -> (Algorithm, bool) {
         let question = Question::of(call, bytes, hosts);
-        let choices = || select::choices(&self.model, question.goal, question.world, question.bytes, question.order);
-        let tried = self.tried.as_mut().and_then(|tried| tried.next(question.about(), choices));
-        tried.unwrap_or_else(|| (self.predicted(question), false))
+        match self.next((question.about(), false), |network| network.plain(&question).collect()) {
+            Some((Route::Plain(algorithm), timed)) => (algorithm, timed),
+            _ => (self.predicted(question), false),
+        }
     }
 
-    /// What was found to be the fastest of so many.
-    pub fn found(&self, call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Option<(Algorithm, usize)> {
-        self.tried.as_ref()?.found(&Question::of(call, bytes, hosts).about())
+    /// The same of an array of `count` elements, where codecs come into question.
+    pub fn compressed(&mut self, call: &Call<'_>, (count, bytes): (usize, usize), hosts: &Hosts) -> (Route, bool) {
+        let question = Question::of(call, bytes, hosts);
+        let choices = |network: &Network| {
+            let ways = network.weigh(hosts, count).into_iter();
+            let coded = ways.filter_map(|way| Some((Route::Coded(way.codec?.into()), way.seconds)));
+            let mut all: Vec<(Route, f64)> = network.plain(&question).take(PLAIN).chain(coded).collect();
+            all.sort_by(|a, b| a.1.total_cmp(&b.1));
+            all
+        };
+        self.next((question.about(), true), choices).unwrap_or_else(|| match self.codec(hosts, count) {
+            Some(codec) => (Route::Coded(codec.into()), false),
+            None => (Route::Plain(self.predicted(question)), false),
+        })
+    }
+
+    /// What is tried next, if the model does not decide.
+    fn next(
+        &mut self,
+        topic: Topic,
+        choices: impl FnOnce(&Network) -> Vec<(Route, f64)>,
+    ) -> Option<(Route, bool)> {
+        let mut tried = self.tried.take();
+        let next = tried.as_mut().and_then(|tried| tried.next(topic, || choices(self)));
+        self.tried = tried;
+        next
+    }
+
+    /// What was found to be the fastest of so many, with or without `codecs`.
+    pub fn found(&self, call: &Call<'_>, bytes: usize, hosts: &Hosts, codecs: bool) -> Option<(Route, usize)> {
+        self.tried.as_ref()?.found(&(Question::of(call, bytes, hosts).about(), codecs))
     }
 
     /// Times of all-reduces, where they are to be noted.
-    pub fn tried(&mut self) -> Option<&mut Tried<Question>> {
+    pub fn tried(&mut self) -> Option<&mut Tried<Topic, Route>> {
         self.tried.as_mut()
     }
 
@@ -163,6 +214,11 @@ impl Network {
     /// All that come into question, the fastest first.
     pub fn choices(&self, call: &Call<'_>, bytes: usize, hosts: &Hosts) -> Vec<Choice> {
         self.ranked(&Question::of(call, bytes, hosts))
+    }
+
+    /// The same with what they are predicted to take.
+    fn plain(&self, question: &Question) -> impl Iterator<Item = (Route, f64)> {
+        self.ranked(question).into_iter().map(|choice| (Route::Plain(choice.algorithm), choice.seconds))
     }
 
     fn ranked(&self, question: &Question) -> Vec<Choice> {
@@ -236,6 +292,38 @@ mod tests {
         assert_eq!(question(ReduceOp::Sum, DType::Float32, &flat).order, Order::Fixed);
         assert_eq!(question(ReduceOp::Sum, DType::Int32, &deep).order, Order::Free);
         assert_eq!(question(ReduceOp::Avg, DType::Float32, &deep).bytes, 1000);
+    }
+
+    #[test]
+    fn codecs_are_tried_for_short_calls_and_only_where_they_may_be() {
+        let hosts = Hosts::new((0..4).map(|rank| vec![rank]).collect(), 0);
+        let model = Model { alpha: 2e-5, overhead: 5e-6, beta: 8e-9, gamma: 1e-10, segment: 32768.0, rooted: 1.0 };
+        let sum = call(ReduceOp::Sum, DType::Float32);
+        let taken = |told, count| {
+            let mut network = Network::new(model, Rates([1e-10; 2]), &hosts, told);
+            let mut taken = Vec::new();
+            while let (route, true) = network.compressed(&sum, (count, 4 * count), &hosts) {
+                taken.extend((!taken.contains(&route)).then_some(route));
+                if network.tried().is_none_or(|tried| tried.note(1e-4)) {
+                    break;
+                }
+            }
+            taken
+        };
+        let [half, int8] = SAFE.map(|dense| Route::Coded(dense.into()));
+        let short = taken(false, 1024);
+        assert!(short.len() == MOST && short.contains(&half) && short.contains(&int8), "{short:?}");
+        assert_eq!((taken(false, 1 << 20), taken(true, 1024)), (vec![], vec![]), "the model decides");
+        let mut network = Network::new(model, Rates([1e-10; 2]), &hosts, false);
+        assert!(matches!(network.compressed(&sum, (1 << 20, 4 << 20), &hosts), (Route::Coded(_), false)));
+        for _ in 0..2000 {
+            let (_, timed) = network.all_reduce(&sum, 4096, &hosts);
+            if timed && network.tried().is_some_and(|tried| tried.note(1e-4)) {
+                network.tried().expect("not told").agree([1e-4; MOST]);
+            }
+        }
+        assert!(matches!(network.found(&sum, 4096, &hosts, false), Some((Route::Plain(_), _))));
+        assert_eq!(network.found(&sum, 4096, &hosts, true), None);
     }
 
     #[test]

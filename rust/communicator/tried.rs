@@ -1,20 +1,18 @@
-//! Which algorithm between hosts is the fastest? The model says which come into question. What short messages cost depends on who
+//! Which way between hosts is the fastest? The model says which come into question. What short messages cost depends on who
 //! shares cores and switches, and on how busy all are when the group forms; so the model's favourites go one after the other in the
 //! first calls of a size, some calls each, and the times decide.
 //!
 //! ```text
-//! rows       six calls of one algorithm; the first does not count, since what another has left may still be on its way. Of the
+//! rows       six calls of one way; the first does not count, since what another has left may still be on its way. Of the
 //!            others the mean: who is late in one call finds there all that it waits for, and is early in the next
-//! cycles     a row of each algorithm; as many as fit into some milliseconds. The median of its rows is what one usually takes
-//! then       all ranks tell each other these times: the algorithm whose slowest rank is the fastest is taken
+//! cycles     a row of each way; as many as fit into some milliseconds. The median of its rows is what one usually takes
+//! then       all ranks tell each other these times: the way whose slowest rank is the fastest is taken
 //! later      all of it once more, after some times as many calls, and again after some times as many as that: when a job begins,
 //!            the system has not yet settled which ranks share which cores, and later somebody else may use the network
 //! ```
-//! Which one it is makes no difference to the bits of a result: where order matters, all that come into question keep it
-//! (`select::Order`). Long messages are left to the model: bytes take as long as it says.
-
-use crate::schedule::Algorithm;
-use crate::select::Choice;
+//! Which algorithm it is makes no difference to the bits of a result: where order matters, all that come into question keep it
+//! (`select::Order`); which codec does, and is only tried where the program leaves it to arx. Long messages are left to the model:
+//! bytes take as long as it says.
 
 /// Calls in a row.
 const ROW: usize = 6;
@@ -37,33 +35,33 @@ const CLOSE: f64 = 4.0;
 /// Above this, in seconds, the model is believed.
 const SHORT: f64 = 1.5e-3;
 
-/// Algorithms that take turns, for what `K` says.
+/// Ways that take turns, for what `K` says.
 #[derive(Debug)]
-struct Trial<K> {
+struct Trial<K, W> {
     what: K,
     /// None if the model decides.
-    algorithms: Vec<Algorithm>,
+    ways: Vec<W>,
     cycles: usize,
     calls: usize,
     /// Seconds of the row that is being done.
     row: f64,
-    /// A call's time, of each algorithm in each of its rows.
+    /// A call's time, of each way in each of its rows.
     times: [Vec<f64>; MOST],
-    found: Option<Algorithm>,
+    found: Option<W>,
     /// Calls between this trial and the next, and how many of them are left.
     pause: usize,
     until: usize,
 }
 
-impl<K> Trial<K> {
-    fn new(what: K, choices: &[Choice]) -> Trial<K> {
-        let algorithms = favourites(choices);
-        let row = ROW as f64 * choices.first().map_or(SPAN, |best| best.seconds);
+impl<K, W: Copy> Trial<K, W> {
+    fn new(what: K, choices: &[(W, f64)]) -> Trial<K, W> {
+        let ways = favourites(choices);
+        let row = ROW as f64 * choices.first().map_or(SPAN, |(_, seconds)| *seconds);
         let cycles = ((SPAN / row) as usize).clamp(CYCLES.0, CYCLES.1);
-        let pause = AGAIN * ROW * cycles * algorithms.len();
+        let pause = AGAIN * ROW * cycles * ways.len();
         Trial {
             what,
-            algorithms,
+            ways,
             cycles,
             calls: 0,
             row: 0.0,
@@ -85,35 +83,35 @@ impl<K> Trial<K> {
         self.until = self.pause;
     }
 
-    /// Which of the algorithms is next.
+    /// Which of the ways is next.
     fn next(&self) -> Option<usize> {
         let rows = self.calls / ROW;
-        (rows < self.cycles * self.algorithms.len()).then(|| rows % self.algorithms.len())
+        (rows < self.cycles * self.ways.len()).then(|| rows % self.ways.len())
     }
 }
 
 /// All that has been tried; the same on all ranks, but for the times.
 #[derive(Debug)]
-pub(super) struct Tried<K> {
-    trials: Vec<Trial<K>>,
+pub(super) struct Tried<K, W> {
+    trials: Vec<Trial<K, W>>,
     /// The one whose call is being made.
     now: usize,
 }
 
-impl<K: PartialEq> Tried<K> {
-    pub fn new() -> Tried<K> {
+impl<K: PartialEq, W: Copy> Tried<K, W> {
+    pub fn new() -> Tried<K, W> {
         Tried { trials: Vec::new(), now: 0 }
     }
 
     /// Found to be the fastest, and of how many.
-    pub fn found(&self, what: &K) -> Option<(Algorithm, usize)> {
+    pub fn found(&self, what: &K) -> Option<(W, usize)> {
         let trial = self.trials.iter().find(|trial| trial.what == *what)?;
-        Some((trial.found?, trial.algorithms.len()))
+        Some((trial.found?, trial.ways.len()))
     }
 
-    /// What the next call takes, and whether its time is to be noted; None if the model decides. `choices`: the model's, the
-    /// fastest first.
-    pub fn next(&mut self, what: K, choices: impl FnOnce() -> Vec<Choice>) -> Option<(Algorithm, bool)> {
+    /// What the next call takes, and whether its time is to be noted; None if the model decides. `choices`: the model's, and how
+    /// many seconds it predicts, the fastest first.
+    pub fn next(&mut self, what: K, choices: impl FnOnce() -> Vec<(W, f64)>) -> Option<(W, bool)> {
         self.now = self.trials.iter().position(|trial| trial.what == what).unwrap_or_else(|| {
             self.trials.push(Trial::new(what, &choices()));
             self.trials.len() - 1
@@ -122,20 +120,20 @@ impl<K: PartialEq> Tried<K> {
         if trial.found.is_some() {
             trial.count_down();
         }
-        trial.found.map(|found| (found, false)).or(trial.next().map(|next| (trial.algorithms[next], true)))
+        trial.found.map(|found| (found, false)).or(trial.next().map(|next| (trial.ways[next], true)))
     }
 
     /// The call took so long. Whether all have been tried, and ranks have to `agree`.
     pub fn note(&mut self, seconds: f64) -> bool {
         let trial = &mut self.trials[self.now];
-        let Some(algorithm) = trial.next() else { return false };
+        let Some(way) = trial.next() else { return false };
         match trial.calls % ROW {
             0 => trial.row = 0.0,
             _ => trial.row += seconds,
         }
         trial.calls += 1;
         if trial.calls.is_multiple_of(ROW) {
-            trial.times[algorithm].push(trial.row / (ROW - 1) as f64);
+            trial.times[way].push(trial.row / (ROW - 1) as f64);
         }
         trial.next().is_none()
     }
@@ -152,38 +150,37 @@ impl<K: PartialEq> Tried<K> {
     /// The same of the slowest ranks.
     pub fn agree(&mut self, slowest: [f64; MOST]) {
         let trial = &mut self.trials[self.now];
-        let fastest = trial.algorithms.iter().zip(slowest).min_by(|a, b| a.1.total_cmp(&b.1));
-        trial.found = fastest.map(|(algorithm, _)| *algorithm);
+        let fastest = trial.ways.iter().zip(slowest).min_by(|a, b| a.1.total_cmp(&b.1));
+        trial.found = fastest.map(|(way, _)| *way);
     }
 }
 
 /// Those that are tried: none if it is clear which is the fastest.
-fn favourites(choices: &[Choice]) -> Vec<Algorithm> {
-    let close = choices.iter().take_while(|choice| choice.seconds < CLOSE * choices[0].seconds).take(MOST);
-    let algorithms: Vec<Algorithm> = close.map(|choice| choice.algorithm).collect();
-    let clear = algorithms.len() < 2 || choices[0].seconds > SHORT;
-    if clear { Vec::new() } else { algorithms }
+fn favourites<W: Copy>(choices: &[(W, f64)]) -> Vec<W> {
+    let close = choices.iter().take_while(|(_, seconds)| *seconds < CLOSE * choices[0].1).take(MOST);
+    let ways: Vec<W> = close.map(|(way, _)| *way).collect();
+    let clear = ways.len() < 2 || choices[0].1 > SHORT;
+    if clear { Vec::new() } else { ways }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: [Algorithm; 4] =
-        [Algorithm::Exchange, Algorithm::Pairwise, Algorithm::AllGatherReduce, Algorithm::ReduceBroadcast];
+    const ALL: [char; 4] = ['a', 'b', 'c', 'd'];
 
-    fn choices(seconds: [f64; 4]) -> Vec<Choice> {
-        ALL.into_iter().zip(seconds).map(|(algorithm, seconds)| Choice { algorithm, seconds }).collect()
+    fn choices(seconds: [f64; 4]) -> Vec<(char, f64)> {
+        ALL.into_iter().zip(seconds).collect()
     }
 
     /// Takes and notes calls until it is over, each as long as `seconds` says; what was taken.
-    fn play(tried: &mut Tried<u32>, seconds: impl Fn(Algorithm, usize) -> f64) -> Vec<Algorithm> {
+    fn play(tried: &mut Tried<u32, char>, seconds: impl Fn(char, usize) -> f64) -> Vec<char> {
         let mut taken = Vec::new();
         loop {
-            let (algorithm, timed) = tried.next(7, || choices([1e-4, 1.5e-4, 3.9e-4, 4.1e-4])).expect("they are close");
+            let (way, timed) = tried.next(7, || choices([1e-4, 1.5e-4, 3.9e-4, 4.1e-4])).expect("they are close");
             assert!(timed);
-            taken.push(algorithm);
-            if tried.note(seconds(algorithm, taken.len() - 1)) {
+            taken.push(way);
+            if tried.note(seconds(way, taken.len() - 1)) {
                 return taken;
             }
         }
@@ -192,10 +189,10 @@ mod tests {
     #[test]
     fn favourites_take_turns_in_rows_and_the_slowest_rank_counts() {
         let mut tried = Tried::new();
-        let taken = play(&mut tried, |algorithm, call| match algorithm {
+        let taken = play(&mut tried, |way, call| match way {
             _ if call.is_multiple_of(ROW) => 1.0, // does not count
             _ if call < 15 * ROW => 9e-5,         // nor does what disturbs some of the rows
-            Algorithm::Pairwise => 2e-5,
+            'b' => 2e-5,
             _ => 3e-5,
         });
         let cycle = [[ALL[0]; ROW], [ALL[1]; ROW], [ALL[2]; ROW]].concat();
@@ -204,7 +201,7 @@ mod tests {
         let (close, usual) = (|a: f64, b: f64| (a / b - 1.0).abs() < 1e-9, tried.usual());
         assert!(close(usual[0], 3e-5) && close(usual[1], 2e-5) && close(usual[2], 3e-5), "{usual:?}");
         assert_eq!(tried.found(&7), None);
-        // Another rank found pairwise slow.
+        // Another rank found the second slow.
         tried.agree([3e-5, 9e-5, 2.9e-5, f64::INFINITY]);
         assert_eq!(tried.found(&7), Some((ALL[2], 3)));
         let known = || unreachable!("it is known");

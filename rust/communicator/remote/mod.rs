@@ -53,7 +53,7 @@ pub(super) struct Remote {
     messages: Messages,
     control: Arc<Control>,
     network: Network,
-    /// All algorithms that come into question for a size have been tried, and which is best has not been said.
+    /// All ways that come into question for a size have been tried, and which is best has not been said.
     undecided: bool,
     /// For halves that travel as float32.
     wide: Vec<Cell<u8>>,
@@ -153,16 +153,22 @@ impl Remote {
         if src.is_empty() {
             return self.barrier(sequence, call, host);
         }
-        let (way, timed) = match call.algorithm {
-            Algorithm::Flat(algorithm) => (Way::Flat(algorithm), false),
-            Algorithm::Hierarchical(Some(algorithm)) => (Way::Hierarchical(algorithm), false),
-            _ => {
+        let (way, timed) = asked_for(call).map_or_else(
+            || {
                 let (algorithm, timed) = self.network.all_reduce(call, src.len(), &self.hosts);
                 (Way::Hierarchical(algorithm), timed)
-            }
-        };
+            },
+            |way| (way, false),
+        );
+        self.timed(timed, |remote| {
+            remote.run(sequence, call, host, |session| session.all_reduce(way, call.reduction(), dst, src))
+        })
+    }
+
+    /// A call whose time is noted, if it is `timed`.
+    fn timed(&mut self, timed: bool, run: impl FnOnce(&mut Remote) -> Outcome) -> Outcome {
         let from = timed.then(Instant::now);
-        self.run(sequence, call, host, |session| session.all_reduce(way, call.reduction(), dst, src))?;
+        run(self)?;
         if let (Some(from), Some(tried)) = (from, self.network.tried()) {
             self.undecided = tried.note(from.elapsed().as_secs_f64());
         }
@@ -170,8 +176,8 @@ impl Remote {
     }
 
     /// Whether ranks have to `agree` before the next call.
-    pub fn is_undecided(&mut self) -> bool {
-        std::mem::take(&mut self.undecided)
+    pub fn is_undecided(&self) -> bool {
+        self.undecided
     }
 
     pub fn broadcast(
@@ -305,6 +311,15 @@ impl Remote {
     /// Leaves the group; others who still need this rank are told at once.
     pub fn shutdown(&mut self, raised: bool) {
         self.leave(if raised { State::Raised } else { State::Finished });
+    }
+}
+
+/// The way that `algo=` names.
+fn asked_for(call: &Call<'_>) -> Option<Way> {
+    match call.algorithm {
+        Algorithm::Flat(algorithm) => Some(Way::Flat(algorithm)),
+        Algorithm::Hierarchical(algorithm) => algorithm.map(Way::Hierarchical),
+        _ => None,
     }
 }
 

@@ -88,8 +88,9 @@ impl Remote {
         Ok(())
     }
 
-    /// After the last call in which algorithms were tried: the times of the slowest ranks decide.
+    /// After the last call in which ways were tried: the times of the slowest ranks decide.
     pub fn agree(&mut self, sequence: u64, host: &mut dyn Host) -> Outcome {
+        self.undecided = false;
         let mut memory = Vec::new();
         let words = aligned(&mut memory, MOST * size_of::<f64>());
         write(words, self.network.tried().map_or([0.0; MOST], |tried| tried.usual()));
