@@ -206,6 +206,12 @@ pub trait Task {
         false
     }
 
+    /// Whether somebody whom this waits for may need this very core, so that spinning would keep them from coming. Asked where
+    /// ranks outnumber cores.
+    fn shares_core(&self) -> bool {
+        true
+    }
+
     /// Sleeps until another attempt may help, `stop` says so, a signal arrives, or `SLICE` has passed. Whether it was a
     /// signal.
     fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool;
@@ -217,6 +223,21 @@ struct Condition<F>(F);
 impl<F: FnMut() -> bool> Task for Condition<F> {
     fn attempt(&mut self) -> bool {
         (self.0)()
+    }
+    fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool {
+        bell.sleep(&mut || (self.0)() || stop())
+    }
+}
+
+/// The same, and whether those whom it waits for share this core.
+struct Shared<F, G>(F, G);
+
+impl<F: FnMut() -> bool, G: Fn() -> bool> Task for Shared<F, G> {
+    fn attempt(&mut self) -> bool {
+        (self.0)()
+    }
+    fn shares_core(&self) -> bool {
+        (self.1)()
     }
     fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool {
         bell.sleep(&mut || (self.0)() || stop())
@@ -241,14 +262,26 @@ impl Wait<'_> {
         self.on(&mut Condition(ready))
     }
 
+    /// The same in a crowd, where `shares` says whether somebody who is waited for may need this core.
+    #[inline]
+    pub fn until_in_crowd(&mut self, ready: impl FnMut() -> bool, shares: impl Fn() -> bool) -> Result<(), Stop> {
+        self.on(&mut Shared(ready, shares))
+    }
+
     /// Returns once `task` has got on.
     #[inline]
     pub fn on(&mut self, task: &mut impl Task) -> Result<(), Stop> {
         if task.attempt() {
             return Ok(());
         }
-        // A short spin keeps the clock and the host out of the usual case. In a crowd one look is enough.
-        let brief = if self.patience.spin.is_zero() || task.is_system_call() { 0 } else { 2 * SPINS_PER_LOOK };
+        // A short spin keeps the clock and the host out of the usual case. In a crowd it may only take the place of somebody's turn
+        // on this core if nobody needs one.
+        let brief = match self.patience.spin.is_zero() {
+            false if task.is_system_call() => 0,
+            false => 2 * SPINS_PER_LOOK,
+            true if task.shares_core() => 0,
+            true => 4 * SPINS_PER_LOOK,
+        };
         for _ in 0..brief {
             spin();
             if task.attempt() {

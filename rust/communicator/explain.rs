@@ -93,7 +93,9 @@ impl Explanation {
                 (algorithm, "it was asked for".to_owned())
             }
             _ => match network.found(call, bytes, hosts, false) {
-                Some((Route::Plain(algorithm), of)) => (algorithm, format!("it was the fastest of {of} that were tried")),
+                Some((Route::Plain(algorithm), of)) => {
+                    (algorithm, format!("it was the fastest of {of} that were tried"))
+                }
                 _ => (choices[0].algorithm, format!("it is predicted to be the fastest of {}", choices.len())),
             },
         };

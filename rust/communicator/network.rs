@@ -136,11 +136,7 @@ impl Network {
     }
 
     /// What is tried next, if the model does not decide.
-    fn next(
-        &mut self,
-        topic: Topic,
-        choices: impl FnOnce(&Network) -> Vec<(Route, f64)>,
-    ) -> Option<(Route, bool)> {
+    fn next(&mut self, topic: Topic, choices: impl FnOnce(&Network) -> Vec<(Route, f64)>) -> Option<(Route, bool)> {
         let mut tried = self.tried.take();
         let next = tried.as_mut().and_then(|tried| tried.next(topic, || choices(self)));
         self.tried = tried;

@@ -59,17 +59,7 @@ impl<K, W: Copy> Trial<K, W> {
         let row = ROW as f64 * choices.first().map_or(SPAN, |(_, seconds)| *seconds);
         let cycles = ((SPAN / row) as usize).clamp(CYCLES.0, CYCLES.1);
         let pause = AGAIN * ROW * cycles * ways.len();
-        Trial {
-            what,
-            ways,
-            cycles,
-            calls: 0,
-            row: 0.0,
-            times: Default::default(),
-            found: None,
-            pause,
-            until: pause,
-        }
+        Trial { what, ways, cycles, calls: 0, row: 0.0, times: Default::default(), found: None, pause, until: pause }
     }
 
     /// A call without a trial, or, after so many of them, the first of another one.

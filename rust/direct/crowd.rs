@@ -2,12 +2,16 @@
 //!
 //! Where ranks share a core, a rank that waits for another keeps it from running. So each rank arrives, adds one to a
 //! counter and, unless it is the last, gives up the core until the call is done. The last one looks at all arrivals,
-//! combines small arrays once for everybody, and rings one bell: one switch a rank and call, no matter how many ranks.
+//! combines small arrays once for everybody, and rings one bell: one switch a rank and call at most, no matter how many ranks.
+//! Who is the last on its own core keeps it for a moment, and goes on to the next call when those on other cores have come. With
+//! four ranks on two cores that is half a switch a rank and call.
 //! Up to 1 KiB they come with the arrival, up to `COMBINED` through the rings. Larger ones go through `staged` or
 //! `symmetric`, after such a meeting: there the work of one core for all would take longer than the switches. In the other
 //! collectives ranks end with different things, which each of them takes itself after the meeting.
 
 use crate::kernels::{self, Bytes, Reducer};
+use crate::machine;
+use crate::sync::Ordering;
 use crate::wait::{Stop, Wait};
 
 use super::ring::place;
@@ -75,6 +79,7 @@ impl Direct {
 
     /// Counts this rank in. The last one checks all arrivals, does `work` if they agree, and closes the meeting.
     fn meet(&self, turn: &Turn, work: impl FnOnce()) {
+        self.show_core();
         let agrees = |rank| self.boards.of(rank).arrival(turn.sequence).head.agrees(turn.fingerprint);
         let meeting = self.boards.control().meeting(turn.sequence);
         let last = meeting.enter(turn.sequence, turn.fingerprint, self.world, || {
@@ -92,7 +97,24 @@ impl Direct {
     /// Waits until the last one has come, and says what it found.
     pub(super) fn await_meeting(&self, turn: &Turn, wait: &mut Wait<'_>) -> Result<Verdict, Stop> {
         let done = &self.boards.control().meeting(turn.sequence).done;
-        wait.until(|| done.arrived(turn.sequence))?;
+        wait.until_in_crowd(|| done.arrived(turn.sequence), || self.shares_core(turn))?;
         Ok(if done.agrees(turn.fingerprint) { Verdict::Agreed } else { Verdict::Differs })
+    }
+
+    /// Says on which core this rank arrives.
+    fn show_core(&self) {
+        let (shown, core) = (&self.boards.of(self.me).progress.core, machine::core() as u64 + 1);
+        if shown.load(Ordering::Relaxed) != core {
+            shown.store(core, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some rank that has not arrived was seen last on this core. Lines of ranks on other cores are not looked at: they are
+    /// about to write there.
+    fn shares_core(&self, turn: &Turn) -> bool {
+        let core = |rank| self.boards.of(rank).progress.core.load(Ordering::Relaxed);
+        let arrived = |rank| self.boards.of(rank).arrival(turn.sequence).head.arrived(turn.sequence);
+        let own = core(self.me);
+        self.others().any(|rank| core(rank) == own && !arrived(rank))
     }
 }

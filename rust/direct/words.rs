@@ -194,6 +194,8 @@ pub struct Progress {
     pub refused: Mark,
     /// When I came to the last call whose time is taken, in nanoseconds of the clock that all have. Before my arrival there.
     pub began: Mark,
+    /// One more than the core on which this rank arrived last, in a crowd. A hint.
+    pub core: AtomicU64,
     /// Rank 0's: what it has decided for all so far (`calibrate`, `trials`).
     pub vote: Mark,
 }
