@@ -22,7 +22,7 @@ import report
 from peers import PeerMissing
 from rounds import Row, take_turns
 from workloads import family
-from workloads.method import Plan
+from workloads.method import APART, Plan
 
 COLLECTIVES = ("all_reduce", *family.COLLECTIVES)
 SIZES = "8,1Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"
@@ -54,6 +54,11 @@ class Ratio:
         pairs = zip(self.slow[nbytes].medians, self.fast[nbytes].medians, strict=True)
         each = [slow / fast for slow, fast in pairs]
         return f"{min(each):.2f} … {max(each):.2f}"
+
+    def mean_cell(self, nbytes: int) -> str:
+        if nbytes not in self.slow or nbytes not in self.fast:
+            return "-"
+        return f"{self.slow[nbytes].mean / self.fast[nbytes].mean:.2f}"
 
 
 def columns(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, Column]:
@@ -89,8 +94,12 @@ def ratios(by_title: dict[str, Column], plan: Plan, transport: str) -> list[Rati
     return [ratio for ratio in wanted if ratio.slow and ratio.fast]
 
 
+def _mean(row: Row) -> str:
+    return report.microseconds(row.mean)
+
+
 def tables(rows: Sequence[Row], peers: Sequence[str], plan: Plan, transport: str) -> str:
-    """Medians with ratios and goals; then the fastest calls, and how much the rounds differ."""
+    """Medians with ratios and goals; then the fastest calls, and how much the rounds differ; then means."""
     ranks = rows[0].ranks
     by_title = columns(rows, peers)
     compared, sizes = ratios(by_title, plan, transport), plan.sizes
@@ -107,6 +116,7 @@ def tables(rows: Sequence[Row], peers: Sequence[str], plan: Plan, transport: str
         lambda ratio, n: ratio.cell(n, ranks, aimed),
     )
     rounds = lines(lambda row: f"{report.microseconds(row.least)}, {row.spread:.0%}", Ratio.range_cell)
+    means = [line for n, line in zip(sizes, lines(_mean, Ratio.mean_cell), strict=True) if n <= APART]
     return "\n\n".join(
         [
             f"## {ranks} ranks",
@@ -114,6 +124,11 @@ def tables(rows: Sequence[Row], peers: Sequence[str], plan: Plan, transport: str
             report.table(head, medians),
             "Fastest call, us, and how far the rounds' medians lie apart; the ratio in the rounds:",
             report.table(head, rounds),
+            *(
+                ["Mean of short calls, us: the slowest rank's loop, divided by its calls:", report.table(head, means)]
+                if means
+                else []
+            ),
         ]
     )
 

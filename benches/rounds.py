@@ -28,12 +28,18 @@ class Row:
     bytes: int
     medians: list[float] = field(default_factory=list)  # us, one a round
     minima: list[float] = field(default_factory=list)
+    means: list[float] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     segments: list[float] = field(default_factory=list)  # of TCP, by the whole host, for each call
 
     @property
     def median(self) -> float:
         return statistics.median(self.medians)
+
+    @property
+    def mean(self) -> float:
+        """Of the round in the middle."""
+        return statistics.median(self.means)
 
     @property
     def uses_tcp(self) -> bool:
@@ -76,6 +82,7 @@ def take_turns(competitors: Sequence[Library], ranks: int, plan: Plan, rounds: i
                 row = rows.setdefault(key, Row(library.title, sample["form"], ranks, sample["bytes"]))
                 row.medians.append(sample["median_us"])
                 row.minima.append(sample["min_us"])
+                row.means.append(sample["mean_us"])
                 row.calls.append(sample["calls"])
                 row.segments.append(sample["segments"])
     return Outcome([row for row in rows.values() if row.library not in failures], failures)
