@@ -11,12 +11,6 @@ pub fn cpus() -> Vec<usize> {
     }
 }
 
-/// The core that runs this thread at the moment.
-#[inline]
-pub fn core() -> usize {
-    rustix::thread::sched_getcpu()
-}
-
 /// Cores that the control group allows at once, rounded up; 0 when it sets no limit.
 pub fn quota() -> u64 {
     let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The waiting protocol under every interleaving: nobody sleeps through what it waits for.
 //!
-//! loom's futex (`wait.rs`) never wakes by time, so a lost wake-up is a deadlock, which loom reports. In production the
+//! loom's futex (`wait/bell.rs`) never wakes by time, so a lost wake-up is a deadlock, which loom reports. In production the
 //! slice would hide it as a wait that is 50 ms too long.
 #![cfg(loom)]
 

@@ -10,9 +10,8 @@
 //! collectives ranks end with different things, which each of them takes itself after the meeting.
 
 use crate::kernels::{self, Bytes, Reducer};
-use crate::machine;
 use crate::sync::Ordering;
-use crate::wait::{Stop, Wait};
+use crate::wait::{self, Stop, Wait};
 
 use super::ring::place;
 use super::words::Code;
@@ -103,7 +102,7 @@ impl Direct {
 
     /// Says on which core this rank arrives.
     fn show_core(&self) {
-        let (shown, core) = (&self.boards.of(self.me).progress.core, machine::core() as u64 + 1);
+        let (shown, core) = (&self.boards.of(self.me).progress.core, wait::core() as u64 + 1);
         if shown.load(Ordering::Relaxed) != core {
             shown.store(core, Ordering::Relaxed);
         }

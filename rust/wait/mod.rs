@@ -2,28 +2,22 @@
 //!
 //! ```text
 //! until(ready):
-//!     spin while the peer is probably running on another core        (nobody spins in a crowd)
+//!     spin while the peer is probably running on another core        (in a crowd: if no peer may need this one, for a moment)
 //!     a few sched_yield: the peer is probably runnable on this core
 //!     repeat: sleep on the bell, at most SLICE; look at ready, the alarm, signals, the deadline
 //! ```
-//! The publisher of a word that others wait for stores it and then rings the bell. Ringing costs one fence and one load
-//! of a line that nobody writes as long as nobody sleeps: the wake-up call is made only when a waiter is registered.
-//! Both sides follow Dekker's pattern (store, full fence, load the other's word), so one of them always sees the other.
-//!
-//! Futexes here are shared ones (no `FUTEX_PRIVATE_FLAG`): waiter and waker are different processes.
-//!
 //! This room knows neither ranks nor calls: what to wait for, and whether waiting still makes sense, are closures.
+
+mod bell;
 
 use std::time::{Duration, Instant};
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Padded, fence, spin};
+use crate::sync::{AtomicU64, Ordering, spin};
+
+pub use bell::{Bell, SLICE, raise};
 
 /// How often a long wait asks `gone` though no alarm has called it.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// Longest sleep. The peer that should ring may be dead and the signal may have come just before the sleep, so both
-/// are looked at this often: 50 ms is a quarter of the promised reaction time and costs 20 wake-ups a second.
-pub const SLICE: Duration = Duration::from_millis(50);
 
 /// Between looks at the clock while spinning, for attempts that only look at memory.
 const SPINS_PER_LOOK: u32 = 32;
@@ -31,117 +25,6 @@ const SPINS_PER_LOOK: u32 = 32;
 /// Measured with 4 and 8 ranks on 2 cores: fewer yields sleep too early, more only delay the sleep.
 /// None in models: loom takes a yield as a promise that others go on first, and so never looks at what happens otherwise.
 const YIELDS: u32 = if cfg!(loom) { 0 } else { 20 };
-
-/// Sleepers of a group meet here. Lives in shared memory.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub struct Bell {
-    waiters: Padded<AtomicU32>,
-    events: Padded<Futex>,
-}
-
-impl Bell {
-    /// To be called after the store that others may wait for.
-    #[inline]
-    pub fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.waiters.load(Ordering::Relaxed) != 0 {
-            self.events.advance();
-        }
-    }
-
-    /// Wakes everybody, whether or not a waiter is registered: for events that must not be missed.
-    pub fn ring_all(&self) {
-        fence(Ordering::SeqCst);
-        self.events.advance();
-    }
-
-    /// Sleeps until the bell rings, `SLICE` has passed or a signal arrives, unless `ready` already holds. Whether it was
-    /// a signal.
-    pub fn sleep(&self, ready: &mut dyn FnMut() -> bool) -> bool {
-        self.waiters.fetch_add(1, Ordering::SeqCst);
-        let seen = self.events.current();
-        fence(Ordering::SeqCst);
-        let signal = !ready() && self.events.wait(seen);
-        self.waiters.fetch_sub(1, Ordering::SeqCst);
-        signal
-    }
-}
-
-/// Advances the alarm and wakes everybody who waits: somebody has left the group, whose state says so already.
-pub fn raise(alarm: &AtomicU64, bell: &Bell) {
-    // publishes: the state of who left
-    alarm.fetch_add(1, Ordering::SeqCst);
-    bell.ring_all();
-}
-
-use futex::Futex;
-
-#[cfg(not(loom))]
-mod futex {
-    use super::{AtomicU32, Ordering, SLICE};
-    use rustix::io::Errno;
-    use rustix::thread::futex;
-
-    /// A counter that can be slept on.
-    #[repr(transparent)]
-    #[derive(Debug, Default)]
-    pub struct Futex(AtomicU32);
-
-    impl Futex {
-        pub fn current(&self) -> u32 {
-            self.0.load(Ordering::SeqCst)
-        }
-
-        pub fn advance(&self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-            // A wake can only fail for an address that is not mapped; this one is borrowed.
-            let _ = futex::wake(&self.0, futex::Flags::empty(), i32::MAX as u32);
-        }
-
-        /// Sleeps while the counter still is `seen`, at most `SLICE`. Whether a signal ended it; every other way to come
-        /// back (rung, changed before, time over) means the same: look again.
-        pub fn wait(&self, seen: u32) -> bool {
-            let slice = futex::Timespec { tv_sec: 0, tv_nsec: SLICE.as_nanos() as _ };
-            futex::wait(&self.0, futex::Flags::empty(), seen, Some(&slice)) == Err(Errno::INTR)
-        }
-    }
-}
-
-#[cfg(loom)]
-mod futex {
-    use super::{AtomicU32, Ordering};
-    use loom::sync::{Condvar, Mutex};
-
-    /// loom's model of a futex: the compare and the sleep are one step, as in the kernel, and nothing wakes by time, so
-    /// that a lost wake-up is a deadlock which loom reports.
-    #[derive(Debug, Default)]
-    pub struct Futex {
-        count: AtomicU32,
-        lock: Mutex<()>,
-        awake: Condvar,
-    }
-
-    impl Futex {
-        pub fn current(&self) -> u32 {
-            self.count.load(Ordering::SeqCst)
-        }
-
-        pub fn advance(&self) {
-            self.count.fetch_add(1, Ordering::SeqCst);
-            let _held = self.lock.lock().expect("loom locks are not poisoned");
-            self.awake.notify_all();
-        }
-
-        pub fn wait(&self, seen: u32) -> bool {
-            let held = self.lock.lock().expect("loom locks are not poisoned");
-            if self.count.load(Ordering::SeqCst) == seen {
-                drop(self.awake.wait(held).expect("loom locks are not poisoned"));
-            }
-            false
-        }
-    }
-}
 
 /// The program in which a rank lives: it may have to let others run while this thread waits (Python's GIL), and it may
 /// want to be interrupted (Ctrl-C).
@@ -217,22 +100,10 @@ pub trait Task {
     fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool;
 }
 
-/// A condition that others bring about and ring the bell for.
-struct Condition<F>(F);
+/// A condition that others bring about and ring the bell for, and whether any of them may need this core.
+struct Condition<F, G>(F, G);
 
-impl<F: FnMut() -> bool> Task for Condition<F> {
-    fn attempt(&mut self) -> bool {
-        (self.0)()
-    }
-    fn rest(&mut self, bell: &Bell, stop: &dyn Fn() -> bool) -> bool {
-        bell.sleep(&mut || (self.0)() || stop())
-    }
-}
-
-/// The same, and whether those whom it waits for share this core.
-struct Shared<F, G>(F, G);
-
-impl<F: FnMut() -> bool, G: Fn() -> bool> Task for Shared<F, G> {
+impl<F: FnMut() -> bool, G: Fn() -> bool> Task for Condition<F, G> {
     fn attempt(&mut self) -> bool {
         (self.0)()
     }
@@ -259,13 +130,13 @@ impl Wait<'_> {
     /// Returns once `ready` holds.
     #[inline]
     pub fn until(&mut self, ready: impl FnMut() -> bool) -> Result<(), Stop> {
-        self.on(&mut Condition(ready))
+        self.on(&mut Condition(ready, || true))
     }
 
     /// The same in a crowd, where `shares` says whether somebody who is waited for may need this core.
     #[inline]
     pub fn until_in_crowd(&mut self, ready: impl FnMut() -> bool, shares: impl Fn() -> bool) -> Result<(), Stop> {
-        self.on(&mut Shared(ready, shares))
+        self.on(&mut Condition(ready, shares))
     }
 
     /// Returns once `task` has got on.
@@ -414,9 +285,52 @@ fn spin_or_yield(budget: Duration, task: &mut dyn Task) -> bool {
     task.attempt()
 }
 
+/// The core that runs this thread at the moment.
+#[inline]
+pub fn core() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
 fn yield_now() {
     #[cfg(loom)]
     loom::thread::yield_now();
     #[cfg(not(loom))]
     std::thread::yield_now();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts how often a wait steps aside.
+    #[derive(Default)]
+    struct Counting(u32);
+
+    impl Host for Counting {
+        fn aside(&mut self, wait: &mut dyn FnMut()) {
+            self.0 += 1;
+            wait();
+        }
+        fn interrupted(&mut self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_crowd_spins_only_where_nobody_needs_the_core() {
+        // More looks than yields, fewer than a spin has.
+        let steps_aside = |shares: bool| {
+            let (bell, alarm, mut host, mut looks) = (Bell::default(), AtomicU64::new(0), Counting::default(), 0);
+            let patience = Patience { spin: Duration::ZERO, limit: SLICE * 100 };
+            let mut wait = Wait { bell: &bell, alarm: &alarm, gone: &|| false, patience, host: &mut host };
+            let ready = || {
+                looks += 1;
+                looks > 2 * YIELDS
+            };
+            assert_eq!(wait.until_in_crowd(ready, || shares), Ok(()));
+            host.0
+        };
+        assert_eq!(steps_aside(false), 0);
+        assert!(steps_aside(true) > 0);
+    }
 }
