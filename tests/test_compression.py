@@ -261,14 +261,13 @@ def test_a_payload_says_what_the_definition_says(name):
 
 
 def chosen_automatically():
-    for count in (10, 1000, 100_000):
-        parts = [oracle.values("float32", count, rank) for rank in range(arx.size())]
-        x = mine(parts)
-        arx.all_reduce(x, "avg", compression="auto")
-        ways = {name: squeezed.summed(name, parts, "avg").tobytes() for name in ("fp32", "fp16", "int8")}
-        explained = arx.explain(x, "avg", compression="auto").algorithm
-        chosen = {"uncompressed": "fp32", "fp16": "fp16", "int8:256": "int8"}[explained]
-        assert x.tobytes() == ways[chosen], (count, explained)
+    """What takes more than 1.5 ms is not tried."""
+    parts = [oracle.values("float32", 3 << 20, rank) for rank in range(arx.size())]
+    ways = {name: squeezed.summed(name, parts, "avg").tobytes() for name in ("fp32", "fp16", "int8")}
+    explained = arx.explain(parts[0], "avg", compression="auto")
+    assert "predicted" in explained.why
+    chosen = {"uncompressed": "fp32", "fp16": "fp16", "int8:256": "int8"}[explained.algorithm]
+    assert arx.functional.all_reduce(mine(parts), "avg", compression="auto").tobytes() == ways[chosen], explained
 
 
 @pytest.mark.parametrize("where", ["2", "4"])

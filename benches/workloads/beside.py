@@ -26,10 +26,15 @@ _PIECE = 192  # rows of the matrices that are multiplied; some 0.2 ms
 
 
 def turns(forms: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Array]:
-    """Microseconds of a call of each form, one entry a round, after a round that does not count."""
+    """Microseconds of a call of each form, one entry a round, after a round that does not count. Each round begins with the next
+    form: what one leaves in caches, queues and token buckets is not always for the same one.
+    """
     times: dict[str, list[float]] = {name: [] for name in forms}
-    for _ in range(rounds + 1):
-        for name, form in forms.items():
+    names = list(forms)
+    for k in range(rounds + 1):
+        first = k % len(names)
+        for name in names[first:] + names[:first]:
+            form = forms[name]
             arx.barrier()
             began = time.perf_counter()
             form()
@@ -174,24 +179,38 @@ def waiting(calls: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def compressed(codecs: list[str], sizes: list[int], rounds: int) -> list[dict[str, Any]]:
-    """All-reduce by each codec; what "auto" takes is said too. Small arrays take turns more often."""
+    """All-reduce by each codec; what "auto" takes is said too. Short calls come in rows, as token buckets let some bytes pass faster
+    than the link is, and forms that are quick take turns more often.
+    """
     rows = []
     for nbytes in sizes:
-        forms = squeezed.forms(codecs, nbytes)
+        calls = max(1, (256 << 10) // nbytes)
+        forms = {codec: _repeat(form, calls) for codec, form in squeezed.forms(codecs, nbytes).items()}
+        first = turns(forms, 1)
         if "auto" in forms:
-            settle(forms, nbytes)
-        times = turns(forms, rounds * max(1, (1 << 20) // nbytes))
-        rows.append({"bytes": nbytes, "explained": squeezed.explained(nbytes).algorithm, **medians(times)})
+            _settle(forms["auto"], nbytes)
+        often = round(2e6 / sum(us[0] for us in first.values()))  # all of them in two seconds
+        times = turns(forms, min(max(rounds, often), 10 * rounds))
+        said = squeezed.explained(nbytes).algorithm
+        rows.append({"bytes": nbytes, "explained": said, **medians({name: us / calls for name, us in times.items()})})
     return rows
 
 
-def settle(forms: Mapping[str, Callable[[], object]], nbytes: int) -> None:
-    """Until "auto" has tried what it tries, in turns as they are measured: calls of less than 1.5 ms."""
+def _repeat(form: Callable[[], object], calls: int) -> Callable[[], object]:
+    def row() -> None:
+        for _ in range(calls):
+            form()
+
+    return row
+
+
+def _settle(auto: Callable[[], object], nbytes: int) -> None:
+    """Until "auto" has tried what it tries: calls of less than 1.5 ms."""
     for _ in range(100):
         said = squeezed.explained(nbytes)
         if said.seconds > 1.5e-3 or "tried" in said.why:
             return
-        turns(forms, 10)
+        auto()
 
 
 def coding(sizes: list[int], rounds: int) -> list[dict[str, Any]]:

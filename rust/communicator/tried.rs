@@ -3,7 +3,7 @@
 //! first calls of a size, some calls each, and the times decide.
 //!
 //! ```text
-//! rows       six calls of one way; the first does not count, since what another has left may still be on its way. Of the
+//! rows       some calls of one way; the first does not count, since what another has left may still be on its way. Of the
 //!            others the mean: who is late in one call finds there all that it waits for, and is early in the next
 //! cycles     a row of each way; as many as fit into some milliseconds. The median of its rows is what one usually takes
 //! then       all ranks tell each other these times: the way whose slowest rank is the fastest is taken
@@ -14,8 +14,8 @@
 //! (`select::Order`); which codec does, and is only tried where the program leaves it to arx. Long messages are left to the model:
 //! bytes take as long as it says.
 
-/// Calls in a row.
-const ROW: usize = 6;
+/// Calls in a row, of ways that send about the same.
+pub(super) const ROW: usize = 6;
 
 /// Rows of the favourite take about so long, in seconds, but are at least and at most so many.
 const SPAN: f64 = 10e-3;
@@ -41,10 +41,12 @@ struct Trial<K, W> {
     what: K,
     /// None if the model decides.
     ways: Vec<W>,
+    /// Calls in a row, and rows of each.
+    row: usize,
     cycles: usize,
     calls: usize,
     /// Seconds of the row that is being done.
-    row: f64,
+    spent: f64,
     /// A call's time, of each way in each of its rows.
     times: [Vec<f64>; MOST],
     found: Option<W>,
@@ -54,12 +56,23 @@ struct Trial<K, W> {
 }
 
 impl<K, W: Copy> Trial<K, W> {
-    fn new(what: K, choices: &[(W, f64)]) -> Trial<K, W> {
+    fn new(what: K, row: usize, choices: &[(W, f64)]) -> Trial<K, W> {
         let ways = favourites(choices);
-        let row = ROW as f64 * choices.first().map_or(SPAN, |(_, seconds)| *seconds);
-        let cycles = ((SPAN / row) as usize).clamp(CYCLES.0, CYCLES.1);
-        let pause = AGAIN * ROW * cycles * ways.len();
-        Trial { what, ways, cycles, calls: 0, row: 0.0, times: Default::default(), found: None, pause, until: pause }
+        let seconds = row as f64 * choices.first().map_or(SPAN, |(_, seconds)| *seconds);
+        let cycles = ((SPAN / seconds) as usize).clamp(CYCLES.0, CYCLES.1);
+        let pause = AGAIN * row * cycles * ways.len();
+        Trial {
+            what,
+            ways,
+            row,
+            cycles,
+            calls: 0,
+            spent: 0.0,
+            times: Default::default(),
+            found: None,
+            pause,
+            until: pause,
+        }
     }
 
     /// A call without a trial, or, after so many of them, the first of another one.
@@ -75,7 +88,7 @@ impl<K, W: Copy> Trial<K, W> {
 
     /// Which of the ways is next.
     fn next(&self) -> Option<usize> {
-        let rows = self.calls / ROW;
+        let rows = self.calls / self.row;
         (rows < self.cycles * self.ways.len()).then(|| rows % self.ways.len())
     }
 }
@@ -100,10 +113,10 @@ impl<K: PartialEq, W: Copy> Tried<K, W> {
     }
 
     /// What the next call takes, and whether its time is to be noted; None if the model decides. `choices`: the model's, and how
-    /// many seconds it predicts, the fastest first.
-    pub fn next(&mut self, what: K, choices: impl FnOnce() -> Vec<(W, f64)>) -> Option<(W, bool)> {
+    /// many seconds it predicts, the fastest first. `row`: so many calls in a row.
+    pub fn next(&mut self, what: K, row: usize, choices: impl FnOnce() -> Vec<(W, f64)>) -> Option<(W, bool)> {
         self.now = self.trials.iter().position(|trial| trial.what == what).unwrap_or_else(|| {
-            self.trials.push(Trial::new(what, &choices()));
+            self.trials.push(Trial::new(what, row, &choices()));
             self.trials.len() - 1
         });
         let trial = &mut self.trials[self.now];
@@ -117,13 +130,13 @@ impl<K: PartialEq, W: Copy> Tried<K, W> {
     pub fn note(&mut self, seconds: f64) -> bool {
         let trial = &mut self.trials[self.now];
         let Some(way) = trial.next() else { return false };
-        match trial.calls % ROW {
-            0 => trial.row = 0.0,
-            _ => trial.row += seconds,
+        match trial.calls % trial.row {
+            0 => trial.spent = 0.0,
+            _ => trial.spent += seconds,
         }
         trial.calls += 1;
-        if trial.calls.is_multiple_of(ROW) {
-            trial.times[way].push(trial.row / (ROW - 1) as f64);
+        if trial.calls.is_multiple_of(trial.row) {
+            trial.times[way].push(trial.spent / (trial.row - 1) as f64);
         }
         trial.next().is_none()
     }
@@ -167,7 +180,7 @@ mod tests {
     fn play(tried: &mut Tried<u32, char>, seconds: impl Fn(char, usize) -> f64) -> Vec<char> {
         let mut taken = Vec::new();
         loop {
-            let (way, timed) = tried.next(7, || choices([1e-4, 1.5e-4, 3.9e-4, 4.1e-4])).expect("they are close");
+            let (way, timed) = tried.next(7, ROW, || choices([1e-4, 1.5e-4, 3.9e-4, 4.1e-4])).expect("they are close");
             assert!(timed);
             taken.push(way);
             if tried.note(seconds(way, taken.len() - 1)) {
@@ -196,10 +209,10 @@ mod tests {
         assert_eq!(tried.found(&7), Some((ALL[2], 3)));
         let known = || unreachable!("it is known");
         for (found, pause) in [(ALL[2], AGAIN), (ALL[1], AGAIN * AGAIN), (ALL[1], AGAIN.pow(3))] {
-            (0..pause * taken.len()).for_each(|_| assert_eq!(tried.next(7, known), Some((found, false))));
-            assert_eq!(tried.next(7, known), Some((ALL[0], true)), "all is tried once more");
+            (0..pause * taken.len()).for_each(|_| assert_eq!(tried.next(7, ROW, known), Some((found, false))));
+            assert_eq!(tried.next(7, ROW, known), Some((ALL[0], true)), "all is tried once more");
             (0..taken.len() - 1)
-                .for_each(|_| assert!(!tried.note(1e-5) && tried.next(7, known).is_some_and(|next| next.1)));
+                .for_each(|_| assert!(!tried.note(1e-5) && tried.next(7, ROW, known).is_some_and(|next| next.1)));
             assert!(tried.note(1e-5));
             tried.agree([2e-5, 1e-5, 3e-5, f64::INFINITY]);
         }
@@ -208,9 +221,9 @@ mod tests {
     #[test]
     fn the_model_decides_where_it_is_clear_and_what_takes_long() {
         let mut tried = Tried::new();
-        assert_eq!(tried.next(1, || choices([1e-5, 4e-5, 5e-5, 6e-5])), None);
-        assert_eq!(tried.next(2, || choices([4e-3, 4e-3, 4e-3, 4e-3])), None);
-        assert_eq!(tried.next(2, || unreachable!("it is remembered")), None);
-        assert_eq!(tried.next(3, || choices([1e-5; 4])), Some((ALL[0], true)));
+        assert_eq!(tried.next(1, ROW, || choices([1e-5, 4e-5, 5e-5, 6e-5])), None);
+        assert_eq!(tried.next(2, ROW, || choices([4e-3, 4e-3, 4e-3, 4e-3])), None);
+        assert_eq!(tried.next(2, ROW, || unreachable!("it is remembered")), None);
+        assert_eq!(tried.next(3, ROW, || choices([1e-5; 4])), Some((ALL[0], true)));
     }
 }
