@@ -206,7 +206,7 @@ def _repeat(form: Callable[[], object], calls: int) -> Callable[[], object]:
 
 def _settle(auto: Callable[[], object], nbytes: int) -> None:
     """Until "auto" has tried what it tries: calls of less than 1.5 ms."""
-    for _ in range(100):
+    for _ in range(1000):
         said = squeezed.explained(nbytes)
         if said.seconds > 1.5e-3 or "tried" in said.why:
             return
