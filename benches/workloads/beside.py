@@ -26,8 +26,10 @@ _PIECE = 192  # rows of the matrices that are multiplied; some 0.2 ms
 
 
 def turns(forms: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Array]:
-    """Microseconds of a call of each form, one entry a round, after a round that does not count. Each round begins with the next
-    form: what one leaves in caches, queues and token buckets is not always for the same one.
+    """Microseconds of a call of each form, one entry a round, after a round that does not count.
+
+    Each round begins with the next form: what one leaves in caches, queues and token buckets is not always for the
+    same one.
     """
     times: dict[str, list[float]] = {name: [] for name in forms}
     names = list(forms)
@@ -179,8 +181,10 @@ def waiting(calls: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def compressed(codecs: list[str], sizes: list[int], rounds: int) -> list[dict[str, Any]]:
-    """All-reduce by each codec; what "auto" takes is said too. Short calls come in rows, as token buckets let some bytes pass faster
-    than the link is, and forms that are quick take turns more often.
+    """All-reduce by each codec; what "auto" takes is said too.
+
+    Short calls come in rows, as token buckets let some bytes pass faster than the link is, and forms that are quick
+    take turns more often.
     """
     rows = []
     for nbytes in sizes:

@@ -250,7 +250,7 @@ class PowerSGD(_Core):
 
 @dataclass(frozen=True)
 class Auto(_Core):
-    """Fp16, Int8 or none, whichever is fastest, as predicted or, for short calls, as tried: `arx.explain` says which."""
+    """Fp16, Int8 or none, whichever is fastest: as predicted, or for short calls as tried. `arx.explain` says which."""
 
     def _core(self) -> _arx._Codec:
         return _arx._Codec.auto()
