@@ -138,6 +138,15 @@ class Job:
             assert state(self.ranks[rank].pid) != "Z", f"rank {rank} ended before it could be stopped"
             time.sleep(0.001)
 
+    def asleep(self, ranks):
+        """Return once the main threads of all ``ranks`` sleep, and not just for a moment: they wait in a call."""
+        seen = 0
+        while seen < 5:
+            states = [state(self.ranks[rank].pid) for rank in ranks]
+            assert "Z" not in states, f"not all of ranks {ranks} live: {states}"
+            seen = seen + 1 if set(states) == {"S"} else 0
+            time.sleep(0.01)
+
     def ends(self, ranks=None, wait=WATCHDOG):
         """How the ranks ended; returns once they have."""
         self._until(lambda: all(self.ranks[r].end for r in self._chosen(ranks)), ranks, "end", wait)

@@ -11,8 +11,9 @@ import signal
 import sys
 import time
 
+import numpy as np
 import pytest
-from hostfaults import CALLS, SITES, WATCHDOG, assert_all, calls_without_end, joined, until_fault
+from hostfaults import CALLS, LARGE, SITES, WATCHDOG, assert_all, calls_without_end, joined, until_fault
 from hostranks import HostJob, free_port
 from processes import Fault, fault, stage
 from rankside import check_usable
@@ -124,19 +125,28 @@ def test_an_exception_in_a_with_statement_is_told_to_the_others(site, where):
 
 def interrupting(site, victim):
     """All but the last rank wait for it; one of them gets Ctrl-C."""
-    with HostJob(site, waits_for_the_last_rank, victim) as job:
-        job.hear("joined")
-        time.sleep(0.2)
+    last = site.size - 1
+    with HostJob(site, waits_for_the_last_rank) as job:
+        job.hear("waits")
+        job.asleep(range(last))
         at = job.signal(victim, signal.SIGINT)
+        job.hear("left", [victim])
+        job.signal(last, signal.SIGUSR1)
         return at, job.ends()
 
 
-def waits_for_the_last_rank(say, victim):
+def waits_for_the_last_rank(say):
+    """It comes when it is told to."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     world = joined(say)
+    x = np.full(LARGE, world.rank, np.float32)
+    say("waits")
     if world.rank == world.size - 1:
-        time.sleep(1)
-    return fault(CALLS["large"]), fault(arx.barrier)
+        signal.sigwait({signal.SIGUSR1})
+    first = fault(arx.all_reduce, x)
+    say("left")
+    return first, fault(arx.barrier)
 
 
 @pytest.mark.parametrize("victim", [1, 0])

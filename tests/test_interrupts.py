@@ -47,7 +47,7 @@ def interrupting(kinds, on_signal, times):
     for kind in kinds:
         with Job(3, waits_for_rank_0, kind, on_signal) as job:
             job.hear("waits")
-            time.sleep(0.1)  # for the ranks to fall asleep in their calls
+            job.asleep([1, 2])
             for _ in range(times):
                 at = job.signal(1, signal.SIGINT)
                 time.sleep(0.02)

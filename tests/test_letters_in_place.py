@@ -269,7 +269,7 @@ def given_up(how, path):
     with Job(2, gives_up, how, path) as job:
         if how == "interrupt":
             job.hear("sends", [0])
-            time.sleep(0.2)
+            job.asleep([0])
             job.signal(0, signal.SIGINT)
         job.hear("gave up", [0])
         path.touch()

@@ -195,7 +195,7 @@ def interrupted(say, env):
 def ctrl_c(env):
     with Job(2, interrupted, env) as job:
         job.hear("waits", [0])
-        time.sleep(0.2)
+        job.asleep([0])
         job.signal(0, signal.SIGINT)
         return job.ends()[0].result
 
@@ -333,7 +333,7 @@ def cannot_send(say, env):
 def interrupted_in_shutdown(env):
     with Job(2, cannot_send, env) as job:
         job.hear("leaves", [0])
-        time.sleep(0.2)
+        job.asleep([0])
         job.signal(0, signal.SIGINT)
         return [end.result for end in job.ends()]
 

@@ -475,7 +475,7 @@ def interrupted(say, env):
 def ctrl_c(env):
     with Job(2, interrupted, env) as job:
         job.hear("waits", [0])
-        time.sleep(0.2)
+        job.asleep([0])
         job.signal(0, signal.SIGINT)
         return job.ends()
 
