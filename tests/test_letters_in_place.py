@@ -311,3 +311,34 @@ def test_who_leaves_has_its_letters_taken_first():
 def test_who_leaves_with_an_exception_does_not():
     _, second = stage(left, True)
     assert (second.result.kind, second.result.ranks) == ("PeerLostError", (0,)), second
+
+
+def leaves_in_a_hurry(say, path, pause):
+    """Rank 0 leaves with an exception while a collective of its own goes on; rank 1 asks for its letter then."""
+    world = joined(say)
+    if world.rank == 0:
+        arx.send(letter(0, 0, LONG), 1, async_op=True)
+        arx.all_reduce(np.ones(3), async_op=True)
+        time.sleep(0.02)
+        with contextlib.suppress(KeyError), world:
+            path.touch()
+            raise KeyError
+        return None
+    out = np.zeros(LONG, np.uint8)
+    while not path.exists():
+        pass
+    time.sleep(pause)
+    return fault(arx.recv, out, 0)
+
+
+def left_in_a_hurry(folder):
+    ends = []
+    for number, pause in enumerate((0, 0.002, 0.005, 0.01, 0.02)):
+        with Job(2, leaves_in_a_hurry, folder / str(number), pause) as job:
+            ends.append(job.ends()[1])
+    return ends
+
+
+def test_an_offer_is_not_taken_back_before_it_is_said_why(tmp_path):
+    for end in stage(left_in_a_hurry, tmp_path):
+        assert (end.result.kind, end.result.ranks) == ("PeerLostError", (0,)), end

@@ -486,3 +486,40 @@ def test_ctrl_c_ends_a_recv(env):
     assert first.result[0].kind == "AbortedError", first
     assert "interrupted" in first.result[0].text
     assert second.result[1].kind in ("AbortedError", "PeerLostError"), second
+
+
+def source_leaves(say, env):
+    """What rank 0 sends is not received until it has said that it will never receive what it waits for."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    world = joined(say, env)
+    if world.rank == 2:
+        arx.send(np.zeros(1), 0, tag=3)
+    if world.rank == 0:
+        arx.recv(np.zeros(1), 2, tag=3)
+    world.barrier()
+    if world.rank > 0:
+        signal.sigwait({signal.SIGUSR1})
+        return None
+    say("waits")
+    found = fault(arx.sendrecv, np.zeros(3_000_000), 1, np.zeros(3), 2)
+    say("raised")
+    return found
+
+
+def without_a_source(env):
+    found = []
+    for _ in range(4):
+        with Job(3, source_leaves, env) as job:
+            job.hear("waits", [0])
+            job.asleep([0])
+            job.signal(2, signal.SIGUSR1)
+            job.hear("raised", [0])
+            job.signal(1, signal.SIGUSR1)
+            found.append(job.ends()[0].result)
+    return found
+
+
+@pytest.mark.parametrize("env", [{}, TCP, {"ARX_TUNE": "kernel=50000"}])
+def test_a_sendrecv_whose_source_has_left_does_not_wait_to_send(env):
+    for found in stage(without_a_source, env):
+        assert (found.kind, found.ranks) == ("PeerLostError", (2,)), found

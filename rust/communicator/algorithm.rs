@@ -45,6 +45,11 @@ impl Algorithm {
         direct.chain(between).chain(flat).collect::<Vec<_>>().join(", ")
     }
 
+    /// Whether it leaves no choice.
+    pub fn is_one(self) -> bool {
+        !matches!(self, Algorithm::Auto | Algorithm::Hierarchical(None))
+    }
+
     /// Whether ranks on `hosts` can do a collective of `len` bytes in this way; if not, why.
     pub fn check(self, hosts: &Hosts, len: usize) -> Result<(), String> {
         match self {

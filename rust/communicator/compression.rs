@@ -144,7 +144,7 @@ impl Communicator {
         self.sequence += 1;
         let Reach::Hosts(remote) = &mut self.reach else { unreachable!("asked by the caller") };
         let outcome = remote.compressed(self.sequence, call, feedback, arrays, host);
-        let outcome = self.agreed(outcome, host);
+        let outcome = self.agreed(outcome, call, host);
         self.end(call, outcome)
     }
 

@@ -163,15 +163,14 @@ impl Mail {
 
     /// Says so of what is done.
     fn end_ready(&mut self, host: &mut dyn Host) -> Step<()> {
-        while let Some(letter) = self.outstanding.pop_ready() {
+        while let Some(letter) = self.outstanding.ready() {
             let fault = letter.failure.clone().map(|failure| self.failed(failure, &letter.parcel.call(), host));
             if let Some(fault @ (Fault { error: Error::Interrupted, .. } | Fault { leave: Some(_), .. })) = fault {
                 // What became of it is not known yet, and no longer asked; or it ends with all others, once they have been told.
-                self.outstanding.put_back(letter);
                 return Err(fault);
             }
-            let outcome = fault.map_or(Ok(letter.status), |fault| Err(fault.error));
-            self.tray.end(letter.parcel, outcome);
+            let Letter { parcel, status, .. } = self.outstanding.pop_ready().expect("what broke closes the group");
+            self.tray.end(parcel, fault.map_or(Ok(status), |fault| Err(fault.error)));
         }
         Ok(())
     }
@@ -298,10 +297,8 @@ impl Mail {
         if self.outstanding.is_empty() && self.tray.is_empty() {
             return;
         }
-        // With an exception, it is said that it was one.
-        if !raised {
-            self.leave(State::Interrupted, &[]);
-        }
+        // First, as always: whoever finds that an offer has been taken back asks why.
+        self.leave(if raised { State::Raised } else { State::Interrupted }, &[]);
         let why = self.closed.get_or_init(|| error).clone();
         self.end_all(&why);
     }

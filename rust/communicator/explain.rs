@@ -56,7 +56,8 @@ impl Explanation {
         let plain = all.iter().find(|way| way.codec.is_none()).map_or(0.0, |way| way.seconds);
         let name = |way: &Weighed| way.codec.map_or("uncompressed".to_owned(), |codec| codec.to_string());
         let by = |wanted: Option<Codec>| all.iter().find(|way| way.codec.map(Codec::from) == wanted);
-        let (chosen, asked) = match (compression, network.found(call, bytes, hosts, true)) {
+        let found = network.found(call, bytes, hosts, true).filter(|_| !call.algorithm.is_one());
+        let (chosen, asked) = match (compression, found) {
             (Compression::With(codec), _) => (by(Some(codec)), "it was asked for".to_owned()),
             (Compression::Auto, Some((route, of))) => {
                 (by(route.codec()), format!("it was the fastest of {of} that were tried"))

@@ -162,6 +162,11 @@ impl<'a> Due<'a> {
         let take = take.and_then(|ticket| self.call.rest_of(ticket, office));
         Exchange { give, take, timeout: self.call.timeout }
     }
+
+    /// Whether the receive has failed for good: what is to be sent does not matter any more.
+    fn is_broken(&self, office: &Office) -> bool {
+        self.take.is_some_and(|ticket| office.is_broken(ticket))
+    }
 }
 
 impl Mail {
@@ -260,10 +265,11 @@ impl Mail {
         due: &Due<'_>,
         host: &mut dyn Host,
     ) -> Result<Status, Fault> {
-        if !self.office.is_done(ticket) {
+        let over = |office: &Office| office.is_done(ticket) || due.is_broken(office);
+        if !over(&self.office) {
             let limit = due.call.timeout.unwrap_or(self.manner.timeout);
             let own = Own { due, arrays, since: self.outstanding.clock(), limit };
-            let driven = self.drive(Some(&own), &|office, _| office.is_done(ticket), None, host);
+            let driven = self.drive(Some(&own), &|office, _| over(office), None, host);
             if let Err(fault) = driven {
                 if fault.leave.is_none() {
                     // A collective has closed the group. Whoever closes it here sees to this after that has been said.
@@ -272,7 +278,8 @@ impl Mail {
                 return Err(fault);
             }
         }
-        match self.office.test(ticket).expect("it is done") {
+        let outcome = self.office.test(ticket).or_else(|| self.office.test(due.take?));
+        match outcome.expect("one of them is done") {
             Ok(status) => Ok(status),
             Err(failure) => Err(self.failed(failure, due.call, host)),
         }

@@ -228,16 +228,16 @@ impl Communicator {
             Reach::Host(local) => local.all_reduce(self.sequence, call, (dst, src), host),
             Reach::Hosts(remote) => remote.all_reduce(self.sequence, call, (dst, src), host),
         };
-        let outcome = self.agreed(outcome, host);
+        let outcome = self.agreed(outcome, call, host);
         self.end(call, outcome)
     }
 
     /// After an all-reduce, which may have been the last that was to be timed before ranks decide which way is the fastest.
-    fn agreed(&mut self, outcome: Outcome, host: &mut dyn Host) -> Outcome {
+    fn agreed(&mut self, outcome: Outcome, call: &Call<'_>, host: &mut dyn Host) -> Outcome {
         match &mut self.reach {
             Reach::Hosts(remote) if outcome.is_ok() && remote.is_undecided() => {
                 self.sequence += 1;
-                remote.agree(self.sequence, host)
+                remote.agree(self.sequence, call.timeout, host)
             }
             _ => outcome,
         }

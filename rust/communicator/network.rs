@@ -143,8 +143,18 @@ impl Network {
         let row = (BURST / bytes.next_power_of_two()).clamp(ROW, LONG_ROW);
         match self.next((Question::of(call, bytes, hosts).about(), true), row, choices) {
             Some((Route::Plain(_), false)) => self.uncompressed(call, bytes, hosts),
+            // Another one may have been found since the codecs were tried first.
+            Some((Route::Plain(_), true)) => (plain, true),
             Some(next) => next,
             None => (route(self.codec(hosts, count)), false),
+        }
+    }
+
+    /// The same by the model alone.
+    pub fn predicted_route(&mut self, call: &Call<'_>, (count, bytes): (usize, usize), hosts: &Hosts) -> Route {
+        match self.codec(hosts, count) {
+            Some(codec) => Route::Coded(codec.into()),
+            None => Route::Plain(self.algorithm(call, bytes, hosts)),
         }
     }
 

@@ -104,7 +104,10 @@ impl Letter {
 pub(super) struct Outstanding {
     letters: BTreeMap<u64, Letter>,
     whose: HashMap<Ticket, u64>,
-    ready: VecDeque<Letter>,
+    /// Those that are over.
+    ready: VecDeque<u64>,
+    /// The first that broke, with which the group ends. `Memory` still finds it: its other half may be under way.
+    broken: Option<u64>,
     /// Time that was spent waiting, and how much of it when something moved last.
     clock: Duration,
     moved: Duration,
@@ -130,7 +133,7 @@ impl Memory for Outstanding {
 
 impl Outstanding {
     pub fn is_empty(&self) -> bool {
-        self.letters.is_empty() && self.ready.is_empty()
+        self.letters.is_empty()
     }
 
     /// A parcel that has not been posted yet.
@@ -172,7 +175,7 @@ impl Outstanding {
     pub fn note(&mut self, office: &mut Office) -> bool {
         for (ticket, outcome) in office.take_done(|ticket| self.whose.contains_key(&ticket)) {
             let number = self.whose.remove(&ticket).expect("asked for");
-            let letter = self.letters.get_mut(&number).expect("it is not over");
+            let letter = self.letters.get_mut(&number).expect("it has not been given back");
             let of_take = letter.take == Some(ticket);
             *if of_take { &mut letter.take } else { &mut letter.give } = None;
             match outcome {
@@ -180,27 +183,29 @@ impl Outstanding {
                 Ok(_) => {}
                 Err(failure) => letter.failure = Some(failure),
             }
-            let broken = matches!(letter.failure, Some(Failure::Broken(_)));
-            if broken || (letter.give.is_none() && letter.take.is_none()) {
-                let letter = self.remove(number);
-                self.ready.extend(letter);
+            if matches!(letter.failure, Some(Failure::Broken(_))) {
+                self.broken.get_or_insert(number);
+            } else if letter.give.is_none() && letter.take.is_none() {
+                self.ready.push_back(number);
             }
         }
-        !self.ready.is_empty()
+        self.ready().is_some()
+    }
+
+    /// The first of those that are over, or the one that broke.
+    pub fn ready(&self) -> Option<&Letter> {
+        self.ready.front().or(self.broken.as_ref()).map(|number| &self.letters[number])
     }
 
     pub fn pop_ready(&mut self) -> Option<Letter> {
-        self.ready.pop_front()
-    }
-
-    /// The same is the next one again.
-    pub fn put_back(&mut self, letter: Letter) {
-        self.ready.push_front(letter);
+        let number = self.ready.pop_front()?;
+        self.remove(number)
     }
 
     /// All that are under way, in the order in which they were handed in.
     pub fn take_all(&mut self) -> impl Iterator<Item = Letter> + use<> {
         self.whose.clear();
+        (self.ready, self.broken) = (VecDeque::new(), None);
         std::mem::take(&mut self.letters).into_values()
     }
 
@@ -230,5 +235,78 @@ impl Outstanding {
     /// One that has taken too long.
     pub fn expired(&self) -> Option<&Letter> {
         self.iter().find(|letter| self.left(letter.since, letter.limit).is_zero())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use super::super::mail::{Give, Take};
+    use super::*;
+    use crate::error::Rank;
+    use crate::transport::{Link, mem};
+    use crate::wait::Bell;
+
+    /// `sendrecv(dst=1, src)`.
+    struct Slip {
+        src: Rank,
+        give: Vec<Cell<u8>>,
+        take: Vec<Cell<u8>>,
+    }
+
+    impl Parcel for Slip {
+        fn call(&self) -> Exchange<'_> {
+            let give = Some(Give { to: 1, tag: 4, array: &self.give });
+            Exchange { give, take: Some(Take { from: Some(self.src), tag: None, array: &self.take }), timeout: None }
+        }
+        fn end(self: Box<Self>, _: Result<Option<Status>>) {}
+    }
+
+    /// Rank 0 with a letter to rank 1, too long for the pipe, and one from `src` to come; the other ends.
+    fn posted(src: Rank) -> (Office, Outstanding, [Option<Link>; 2]) {
+        let (mut office, bell) = (Office::new(0, 3), Arc::new(Bell::default()));
+        let ends = [1, 2].map(|rank| {
+            let (mine, other) = mem::pair([0, rank], 128, &bell);
+            office.open_to(rank, mine.tx);
+            office.open_from(rank, mine.rx);
+            Some(other)
+        });
+        let mut outstanding = Outstanding::default();
+        let slip = Slip { src, give: vec![Cell::new(7); 1000], take: vec![Cell::new(0); 10] };
+        outstanding.insert(9, Box::new(slip), Duration::MAX);
+        let (give, take) = (office.post_send(1, 4, 1000), office.post_recv(Some(src), None, 10));
+        outstanding.name(9, Some(give), Some(take));
+        assert!(office.progress(&outstanding) && !outstanding.note(&mut office));
+        (office, outstanding, ends)
+    }
+
+    fn is_broken(outstanding: &Outstanding) -> bool {
+        outstanding.ready().is_some_and(|letter| matches!(letter.failure, Some(Failure::Broken(_))))
+    }
+
+    #[test]
+    fn both_halves_may_break_in_one_step() {
+        let (mut office, mut outstanding, mut ends) = posted(1);
+        ends[0] = None;
+        office.progress(&outstanding);
+        assert!(outstanding.note(&mut office) && is_broken(&outstanding));
+        assert!(outstanding.get(9).is_some_and(|letter| (letter.give, letter.take) == (None, None)), "both have");
+        assert!(outstanding.pop_ready().is_none(), "it ends with the group");
+        assert_eq!(outstanding.take_all().count(), 1);
+        assert!(outstanding.is_empty() && outstanding.ready().is_none());
+    }
+
+    #[test]
+    fn what_is_sent_is_there_though_the_receive_broke() {
+        let (mut office, mut outstanding, mut ends) = posted(2);
+        ends[1] = None;
+        office.progress(&outstanding);
+        assert!(outstanding.note(&mut office) && is_broken(&outstanding));
+        let (room, rx) = ([const { Cell::new(0) }; 100], &mut ends[0].as_mut().expect("open").rx);
+        assert_eq!(rx.read(&room), Ok(100));
+        assert!(office.progress(&outstanding), "the group has not been told yet, and the letter goes on");
+        assert!(room[36..].iter().all(|byte| byte.get() == 7));
     }
 }

@@ -3,12 +3,13 @@
 //! first calls of a size, some calls each, and the times decide.
 //!
 //! ```text
-//! rows       some calls of one way; the first does not count, since what another has left may still be on its way. Of the
+//! rows       some calls of one way; the first do not count, since what another has left may still be on its way. Of the
 //!            others the mean: who is late in one call finds there all that it waits for, and is early in the next
 //! cycles     a row of each way; as many as fit into some milliseconds. The median of its rows is what one usually takes
 //! then       all ranks tell each other these times: the way whose slowest rank is the fastest is taken
 //! later      all of it once more, after some times as many calls, and again after some times as many as that: when a job begins,
-//!            the system has not yet settled which ranks share which cores, and later somebody else may use the network
+//!            the system has not yet settled which ranks share which cores, and later somebody else may use the network.
+//!            Each time with longer rows: a token bucket that one way has emptied keeps the next one waiting for a hundred calls
 //! ```
 //! Which algorithm it is makes no difference to the bits of a result: where order matters, all that come into question keep it
 //! (`select::Order`); which codec does, and is only tried where the program leaves it to arx. Long messages are left to the model:
@@ -21,9 +22,15 @@ pub(super) const ROW: usize = 6;
 const SPAN: f64 = 10e-3;
 const CYCLES: (usize, usize) = (3, 24);
 
-/// A trial is repeated after so many times as many calls as it has; and each time after so many times as many as the time before,
-/// so that trials take up less and less.
+/// A trial is repeated after so many times as many calls as it has, with rows so many times as long; and each time after so many
+/// times as many as the time before, so that trials take up less and less.
 const AGAIN: usize = 4;
+
+/// Rows grow up to so many calls.
+const LONGEST: usize = 128;
+
+/// Of a row, one call in so many does not count: the first ones.
+const DO_NOT_COUNT: usize = 3;
 
 /// So many are tried at most.
 pub(super) const MOST: usize = 4;
@@ -84,6 +91,9 @@ impl<K, W: Copy> Trial<K, W> {
         (self.calls, self.times, self.found) = (0, Default::default(), None);
         self.pause = self.pause.saturating_mul(AGAIN);
         self.until = self.pause;
+        let longer = (self.row * AGAIN).min(LONGEST).max(self.row);
+        self.cycles = (self.cycles * self.row / longer).max(CYCLES.0);
+        self.row = longer;
     }
 
     /// Which of the ways is next.
@@ -130,13 +140,14 @@ impl<K: PartialEq, W: Copy> Tried<K, W> {
     pub fn note(&mut self, seconds: f64) -> bool {
         let trial = &mut self.trials[self.now];
         let Some(way) = trial.next() else { return false };
+        let others = trial.row / DO_NOT_COUNT;
         match trial.calls % trial.row {
-            0 => trial.spent = 0.0,
+            call if call < others => trial.spent = 0.0,
             _ => trial.spent += seconds,
         }
         trial.calls += 1;
         if trial.calls.is_multiple_of(trial.row) {
-            trial.times[way].push(trial.spent / (trial.row - 1) as f64);
+            trial.times[way].push(trial.spent / (trial.row - others) as f64);
         }
         trial.next().is_none()
     }
@@ -193,8 +204,8 @@ mod tests {
     fn favourites_take_turns_in_rows_and_the_slowest_rank_counts() {
         let mut tried = Tried::new();
         let taken = play(&mut tried, |way, call| match way {
-            _ if call.is_multiple_of(ROW) => 1.0, // does not count
-            _ if call < 15 * ROW => 9e-5,         // nor does what disturbs some of the rows
+            _ if call % ROW < ROW / DO_NOT_COUNT => 1.0,
+            _ if call < 15 * ROW => 9e-5, // what disturbs some of the rows does not count either
             'b' => 2e-5,
             _ => 3e-5,
         });
@@ -208,12 +219,15 @@ mod tests {
         tried.agree([3e-5, 9e-5, 2.9e-5, f64::INFINITY]);
         assert_eq!(tried.found(&7), Some((ALL[2], 3)));
         let known = || unreachable!("it is known");
-        for (found, pause) in [(ALL[2], AGAIN), (ALL[1], AGAIN * AGAIN), (ALL[1], AGAIN.pow(3))] {
+        let later =
+            [(ALL[2], AGAIN, 4 * ROW, 4), (ALL[1], AGAIN.pow(2), 16 * ROW, 3), (ALL[1], AGAIN.pow(3), LONGEST, 3)];
+        for (found, pause, row, cycles) in later {
             (0..pause * taken.len()).for_each(|_| assert_eq!(tried.next(7, ROW, known), Some((found, false))));
-            assert_eq!(tried.next(7, ROW, known), Some((ALL[0], true)), "all is tried once more");
-            (0..taken.len() - 1)
-                .for_each(|_| assert!(!tried.note(1e-5) && tried.next(7, ROW, known).is_some_and(|next| next.1)));
-            assert!(tried.note(1e-5));
+            for call in 0..3 * row * cycles {
+                let way = ALL[call / row % 3];
+                assert_eq!(tried.next(7, ROW, known), Some((way, true)), "all is tried once more, in longer rows");
+                assert_eq!(tried.note(1e-5), call == 3 * row * cycles - 1);
+            }
             tried.agree([2e-5, 1e-5, 3e-5, f64::INFINITY]);
         }
     }

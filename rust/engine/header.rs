@@ -15,7 +15,7 @@ impl Header {
     /// A cache line, so that what follows starts at one; the second half is empty.
     pub const SIZE: usize = 64;
     /// "arx", and the version of the stream format.
-    const MAGIC: u32 = u32::from_le_bytes(*b"arx\x01");
+    const MAGIC: u32 = u32::from_le_bytes(*b"arx\x02");
 
     pub fn to_bytes(&self) -> [u8; Header::SIZE] {
         let mut bytes = [0; Header::SIZE];
@@ -49,7 +49,7 @@ mod tests {
         let header = Header { kind: 3, sequence: u64::MAX - 1, fingerprint: 0x0123_4567_89ab_cdef, bytes: 5 << 32 };
         let bytes = header.to_bytes();
         assert_eq!(Header::parse(&bytes), Some(header));
-        assert_eq!(bytes[..5], [b'a', b'r', b'x', 1, 3]);
+        assert_eq!(bytes[..5], [b'a', b'r', b'x', 2, 3]);
         for i in 0..4 {
             let mut other = bytes;
             other[i] ^= 1;

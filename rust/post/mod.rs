@@ -226,6 +226,11 @@ impl Office {
         self.done.iter().any(|(done, _)| *done == ticket)
     }
 
+    /// Whether `test` will say that the way broke.
+    pub fn is_broken(&self, ticket: Ticket) -> bool {
+        self.done.iter().any(|(done, outcome)| *done == ticket && matches!(outcome, Err(Failure::Broken(_))))
+    }
+
     /// What has come of those that `whose` says, as far as it is known.
     pub fn take_done(&mut self, whose: impl Fn(Ticket) -> bool) -> Vec<(Ticket, Outcome)> {
         if !self.done.iter().any(|(ticket, _)| whose(*ticket)) {

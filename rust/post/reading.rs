@@ -59,7 +59,7 @@ impl Office {
         }
         if let Source::Told(word) = current.source {
             let Peer { outbound, sight, .. } = &mut self.peers[peer as usize];
-            outbound.advance(peer, memory, sight.as_deref(), &mut self.done);
+            moved += usize::from(outbound.advance(peer, memory, sight.as_deref(), &mut self.done));
             if outbound.has_told() {
                 moved += Stamp::SIZE;
                 self.end_reading(peer, current, word);

@@ -4,7 +4,7 @@
 use crate::arena::Layout;
 use crate::error::{Rank, list};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"arx\0\0\0\x02\0");
+const MAGIC: u64 = u64::from_le_bytes(*b"arx\0\0\0\x03\0");
 
 /// Words that rank 0 decides for all, without meaning here.
 pub type Settings = [u64; 5];

@@ -26,6 +26,10 @@ impl Remote {
         }
         let (route, timed) = match call.compression {
             Some(Compression::With(codec)) => (Route::Coded(codec), false),
+            // What is tried are other algorithms than this one.
+            _ if asked_for(call).is_some() => {
+                (self.network.predicted_route(call, (count, src.len()), &self.hosts), false)
+            }
             _ => self.network.compressed(call, (count, src.len()), &self.hosts),
         };
         self.timed(timed, |remote| match route {

@@ -1,6 +1,7 @@
 //! How the network is: measured when the group forms, or told, and the same for all ranks.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
@@ -89,12 +90,13 @@ impl Remote {
     }
 
     /// After the last call in which ways were tried: the times of the slowest ranks decide.
-    pub fn agree(&mut self, sequence: u64, host: &mut dyn Host) -> Outcome {
+    pub fn agree(&mut self, sequence: u64, timeout: Option<Duration>, host: &mut dyn Host) -> Outcome {
         self.undecided = false;
         let mut memory = Vec::new();
         let words = aligned(&mut memory, MOST * size_of::<f64>());
         write(words, self.network.tried().map_or([0.0; MOST], |tried| tried.usual()));
-        self.run(sequence, &Call::barrier(None), host, |session| {
+        let call = Call { name: Some("to agree on the fastest way"), ..Call::barrier(timeout) };
+        self.run(sequence, &call, host, |session| {
             session.all_reduce(LARGEST, (DType::Float64, ReduceOp::Max), words, words)
         })?;
         if let Some(tried) = self.network.tried() {
