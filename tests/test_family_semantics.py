@@ -161,6 +161,35 @@ def test_an_out_that_does_not_fit(ranks, uneven):
         assert_refused(refusal, "MismatchError", "rank 0 could not take part")
 
 
+def rows_of_nothing():
+    """Blocks that differ in length and have no bytes, along the first axis and others."""
+    world = arx.world()
+    p, me = world.size, world.rank
+    total = sum(range(2, p + 2))
+    shapes = [arx.all_gather(np.empty((me + 2, 0, 3))).shape, arx.all_gather(np.empty((0, me + 2), "f4"), axis=1).shape]
+    shapes.append(arx.all_gather(np.empty((4, me + 2, 0)), axis=-2, async_op=True).wait().shape)
+    out = np.empty((total, 0))
+    assert arx.all_gather(np.empty((me + 2, 0)), out=out) is out
+    gathered = arx.gather(np.empty((me + 2, 0)), p - 1)
+    assert (gathered is None) == (me < p - 1)
+    if gathered is not None:
+        shapes.append(gathered.shape)
+    assert shapes == [(total, 0, 3), (0, total), (4, total, 0), (total, 0)][: len(shapes)], shapes
+    wrong = np.empty((total + (me == 0), 0))
+    refusal = outcome(arx.all_gather, np.empty((me + 2, 0)), out=wrong)
+    check_usable()
+    return refusal
+
+
+def test_blocks_without_bytes_have_lengths(ranks):
+    for size in (1, 2, 3):
+        first, *others = ranks(size).run(rows_of_nothing)
+        total = sum(range(2, size + 2))
+        assert_refused(first, "ValueError", f"({total + 1}, 0)", f"{total} rows")
+        for refusal in others:
+            assert_refused(refusal, "MismatchError", "rank 0 could not take part")
+
+
 def different(calls):
     world = arx.world()
     refusal = outcome(calls[world.rank % 2])

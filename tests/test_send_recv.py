@@ -400,6 +400,29 @@ def test_nobody_is_left_who_could_send(env):
     assert 2 in first.result.ranks or 1 in first.result.ranks
 
 
+def waits_for_another(say, source):
+    """Rank 0 for anybody or rank 1, which waits for rank 0; rank 2 does nothing."""
+    world = joined(say, {})
+    say("ready")
+    if world.rank == 2:
+        time.sleep(600)
+    return fault(arx.recv, np.zeros(3), source if world.rank == 0 else 0)
+
+
+def killed_beside(source):
+    with Job(3, waits_for_another, source) as job:
+        job.hear("ready")
+        job.asleep([0, 1])
+        job.signal(2, signal.SIGKILL)
+        return job.ends([0, 1])
+
+
+@pytest.mark.parametrize("source", [1, arx.ANY])
+def test_a_rank_that_dies_ends_the_waits_of_those_who_wait_for_others(source):
+    for end in stage(killed_beside, source):
+        assert (end.result.kind, end.result.ranks) == ("PeerLostError", (2,)), end
+
+
 def leaves(say, env, apart, gone):
     world = joined(say, env)
     # Rank 1 provides the memory of this group, and is the first to be done with it.

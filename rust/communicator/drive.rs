@@ -59,7 +59,7 @@ impl Mail {
             }
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             let patience = own.map_or(Duration::MAX, |own| self.outstanding.left(own.since, own.limit));
-            let limit = patience.min(self.outstanding.shortest()).min(left);
+            let (limit, from) = (patience.min(self.outstanding.shortest()).min(left), Instant::now());
             match self.wait(own, over, limit, host) {
                 Ok(()) if !(steps.is_multiple_of(STEPS) && host.interrupted()) => self.outstanding.note_progress(),
                 Err(Stop::Timeout) => {
@@ -67,6 +67,8 @@ impl Mail {
                     self.check_time(own, host)?;
                 }
                 Err(Stop::Gone) => {
+                    // Somebody has left, if not who is waited for: no sign that anything has moved.
+                    self.outstanding.waited(from.elapsed().min(limit));
                     self.ensure_open()?;
                     self.check_presence(own, host)?;
                 }

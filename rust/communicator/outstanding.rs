@@ -309,4 +309,14 @@ mod tests {
         assert!(office.progress(&outstanding), "the group has not been told yet, and the letter goes on");
         assert!(room[36..].iter().all(|byte| byte.get() == 7));
     }
+    /// Or those who wait for others would wait once more after each that leaves.
+    #[test]
+    fn who_leaves_is_no_sign_of_life_for_what_goes_on_between_others() {
+        let (mut office, outstanding, mut ends) = posted(1);
+        while office.progress(&outstanding) {}
+        ends[1] = None;
+        assert!(!office.progress(&outstanding));
+        ends[0] = None;
+        assert!(office.progress(&outstanding), "it is, for who waits for that one");
+    }
 }

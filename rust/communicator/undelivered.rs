@@ -63,9 +63,7 @@ impl Mail {
                     return failed(verdict.error());
                 }
             }
-            Reach::Host(roster) if ranks.iter().any(|rank| roster.state(*rank) == State::Dead) => {
-                return failed(self.dead(roster, &here));
-            }
+            Reach::Host(roster) if is_anybody_dead(roster, &self.roll) => return failed(self.dead(roster, &here)),
             _ => {}
         }
         let left: Vec<Rank> = ranks.iter().copied().filter(|rank| is_gone(&self.reach, &self.roll, *rank)).collect();
@@ -165,6 +163,11 @@ pub(super) fn is_gone(reach: &Reach, roll: &Roll, rank: Rank) -> bool {
     }
 }
 
+/// A rank that has died ends the group for all, as over hosts, also for those who wait for somebody else.
+fn is_anybody_dead(roster: &Roster, roll: &Roll) -> bool {
+    (0..roll.ranks().len() as Rank).any(|rank| roster.state(rank) == State::Dead)
+}
+
 /// Whether what a rank sent before it left may still be on its way, which ends with it.
 fn is_under_way(reach: &Reach, roll: &Roll, rank: Rank) -> bool {
     match reach {
@@ -173,11 +176,15 @@ fn is_under_way(reach: &Reach, roll: &Roll, rank: Rank) -> bool {
     }
 }
 
-/// Whether the `rest` of a call can no longer be done: somebody who is needed is gone, or everybody who could send.
+/// Whether the `rest` of a call can no longer be done: somebody who is needed is gone, or everybody who could send, or anybody has
+/// died.
 pub(super) fn is_broken((reach, roll, me): (&Reach, &Roll, Rank), office: &Office, rest: &Exchange<'_>) -> bool {
     let gone = |rank: Rank| is_gone(reach, roll, rank);
     // Between hosts that somebody has left is heard of by another way than what it sent before, and may come first.
     let silent = |rank: Rank| gone(rank) && !(office.is_connected_from(rank) && is_under_way(reach, roll, rank));
+    if matches!(reach, Reach::Host(roster) if is_anybody_dead(roster, roll)) {
+        return true;
+    }
     let of_give = rest.give.is_some_and(|give| gone(give.to));
     let of_take = rest.take.is_some_and(|take| match take.from {
         Some(rank) => silent(rank),

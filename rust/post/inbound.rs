@@ -116,8 +116,11 @@ impl Office {
                 moved
             }
             Err(broken) => {
+                let done = self.done.len();
                 self.close(peer, broken);
-                true
+                // Who leaves is no sign of life for what goes on between others. But the end of a connection is news of its own:
+                // in a host, leaving is heard of first.
+                self.done.len() > done || rx.fd().is_some()
             }
         }
     }

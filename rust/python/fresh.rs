@@ -39,10 +39,10 @@ impl Fresh {
         py.import(intern!(py, "numpy"))?.call_method1(intern!(py, "empty"), (shape, dtype))
     }
 
-    /// An array on memory that holds rows of `shape`, which says all lengths but the first.
+    /// An array on memory that holds rows of `shape`, which says all lengths but the first; that too if rows have no bytes.
     pub fn array(self, py: Python<'_>, memory: Packed, shape: &[usize]) -> PyResult<Py<PyAny>> {
         let row: usize = self.item * shape.iter().skip(1).product::<usize>();
-        let rows = memory.bytes().len() / row.max(1);
+        let rows = memory.bytes().len().checked_div(row).unwrap_or_else(|| shape[0]);
         let dims = PyTuple::new(py, tall(rows, shape))?;
         let array = self.on(py, memory, dims)?;
         Ok(if self.axis == 0 { array } else { moved(&array, 0, self.axis)? }.unbind())

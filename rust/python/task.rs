@@ -2,6 +2,7 @@
 //!
 //! It owns all it needs, so that it can run at once or later, on the caller's thread or on the group's (`progress`).
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -138,6 +139,9 @@ impl Job for Task {
         if let Some(rows) = self.rows.take() {
             self.learn(&rows, communicator, host)?;
         }
+        if self.joins_empty_rows() {
+            self.count(communicator, host)?;
+        }
         if let Some(lengths) = self.once(communicator, host)? {
             self.fit(lengths, communicator, host)?;
             self.once(communicator, host)?;
@@ -227,9 +231,7 @@ impl Task {
     fn misfit(&self, out: &Held, me: usize) -> Option<String> {
         let take = self.take.get();
         if out.len() != take.total() {
-            let rows = take.total() / self.row().max(1);
-            let shape = tuple(out.shape());
-            return Some(format!("out has shape {shape}, and the blocks of all ranks together have {rows} rows"));
+            return Some(misshaped(out, take.total() / self.row().max(1)));
         }
         let misplaced = self.src.as_ref().is_some_and(|src| src.is_misplaced(out, take.of(me).start));
         misplaced.then(|| "x lies in out, but not where this rank's block belongs".into())
@@ -238,9 +240,7 @@ impl Task {
     /// Asks all ranks how many rows come from them.
     fn learn(&mut self, rows: &Rows, communicator: &mut Communicator, host: &mut dyn Host) -> Result<()> {
         let world = rows.sent.len();
-        let (sent, came) = (Packed::new(8 * world), Packed::new(8 * world));
-        let bytes = rows.sent.iter().flat_map(|rows| (*rows as u64).to_ne_bytes());
-        sent.bytes().iter().zip(bytes).for_each(|(cell, byte)| cell.set(byte));
+        let (sent, came) = (packed(&rows.sent), Packed::new(8 * world));
         let call = Call {
             collective: Collective::AllToAll { counts: false },
             element: Element::Number(DType::UInt64),
@@ -251,11 +251,7 @@ impl Task {
         };
         let each = Blocks::Even { len: 8, count: world };
         communicator.collect(&call, &Cut::new(each, each), (came.bytes(), sent.bytes()), host)?;
-        let word = |k: usize| {
-            let bytes: [u8; 8] = std::array::from_fn(|i| came.bytes()[8 * k + i].get());
-            u64::from_ne_bytes(bytes) as usize
-        };
-        let found: Vec<usize> = (0..world).map(word).collect();
+        let found = unpacked(&came);
         if let Some(expected) = rows.expected.as_ref().filter(|expected| **expected != found) {
             let text = format!("recv_counts is {}, but the other ranks send {}", tuple(expected), tuple(&found));
             communicator.refuse(&format!("ValueError: {text}"), host)?;
@@ -269,6 +265,34 @@ impl Task {
         made
     }
 
+    /// Whether it joins blocks that have rows and no bytes: of lengths that are told in bytes nothing would be seen.
+    fn joins_empty_rows(&self) -> bool {
+        let joins = matches!(self.what.collective, Collective::AllGather { .. } | Collective::Gather { .. });
+        joins && self.row() == 0 && !self.what.shape.is_empty()
+    }
+
+    /// Ranks tell each other how many rows they have.
+    fn count(&mut self, communicator: &mut Communicator, host: &mut dyn Host) -> Result<()> {
+        let Cutting::Even { count: world, .. } = self.take else { unreachable!("nobody has said how long blocks are") };
+        let (own, all) = (packed(&self.what.shape[..1]), Packed::new(8 * world));
+        let gets = !matches!(self.dst, Target::Nowhere);
+        let (each, dst) = (|count| Blocks::Even { len: 8, count }, if gets { all.bytes() } else { &[] });
+        communicator.collect(&self.what.call(), &Cut::new(each(1), each(world)), (dst, own.bytes()), host)?;
+        let total = unpacked(&all).iter().sum();
+        match &self.dst {
+            Target::Array(out) | Target::Unsure(out) if out.shape()[0] != total => {
+                let text = misshaped(out, total);
+                communicator.refuse(&format!("ValueError: {text}"), host)?;
+                Err(Error::Invalid(text))
+            }
+            Target::Supposed(_) => {
+                (self.what.shape[0], self.made, self.answer) = (total, Some(Packed::new(0)), Answer::Made);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What the caller gets, once it has run.
     #[inline]
     pub fn finish(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -278,4 +302,21 @@ impl Task {
             _ => Ok(py.None()),
         }
     }
+}
+
+fn misshaped(out: &Held, rows: usize) -> String {
+    format!("out has shape {}, and the blocks of all ranks together have {rows} rows", tuple(out.shape()))
+}
+
+/// Numbers that ranks tell each other.
+fn packed(numbers: &[usize]) -> Packed {
+    let packed = Packed::new(8 * numbers.len());
+    let bytes = numbers.iter().flat_map(|number| (*number as u64).to_ne_bytes());
+    packed.bytes().iter().zip(bytes).for_each(|(cell, byte)| cell.set(byte));
+    packed
+}
+
+fn unpacked(packed: &Packed) -> Vec<usize> {
+    let number = |bytes: &[Cell<u8>; 8]| u64::from_ne_bytes(bytes.each_ref().map(Cell::get)) as usize;
+    packed.bytes().as_chunks().0.iter().map(number).collect()
 }
