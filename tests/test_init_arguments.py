@@ -39,6 +39,15 @@ def test_settings_that_cannot_be(monkeypatch, variable, value, told):
     assert told in str(error.value)
 
 
+def test_a_range_of_ports_that_is_too_small_says_how_many_are_needed(monkeypatch):
+    place = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_SIZE": "4", "TRANSPORT": "tcp", "JOB_ID": "j"}
+    for name, value in place.items():
+        monkeypatch.setenv(f"ARX_{name}", value)
+    monkeypatch.setenv("ARX_PORT_RANGE", "41000-41005")
+    with pytest.raises(arx.InitError, match="41000-41005 has 6 ports, and 4 ranks on this host need at least 7"):
+        arx.init()
+
+
 def test_a_transport_that_does_not_exist_or_does_not_reach():
     with pytest.raises(arx.InitError, match="transport='ib' is not one of auto, shm, tcp"):
         arx.init(transport="ib")

@@ -69,13 +69,13 @@ def init(
             raise TypeError(msg)
     # Not at the top: who imports arx only to look at it, or to launch, does not pay for it.
     from arx.launch.detect import TAKEN, detect, transport_of
-    from arx.launch.master import allowed
+    from arx.launch.master import allowed, ensure_enough
 
     if rank is None:
         _refuse_heir(os.environ.get(TAKEN, ""))
     limit = _seconds(timeout, "ARX_TIMEOUT", 300.0)
     transport = transport_of(os.environ, transport)
-    allowed(os.environ)  # raises if ARX_PORT_RANGE is no range
+    ports = allowed(os.environ)
     iface, port_range = (os.environ.get(name, "").strip() or None for name in ("ARX_IFACE", "ARX_PORT_RANGE"))
     place = detect(
         os.environ,
@@ -88,6 +88,8 @@ def init(
         timeout=limit,
         listen=lambda address: _arx.listen(address, iface, port_range),
     )
+    if port_range and place.master and place.world_size > 1:
+        ensure_enough(ports, place.local_size or 1)
     group = _arx.connect(
         {
             "rank": place.rank,

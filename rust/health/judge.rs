@@ -341,7 +341,15 @@ impl Judge {
             others.iter().filter(|(who, _)| !who.is_empty()).map(|(who, what)| format!("{} {what}", ranks(who))),
         );
         let of = &self.of;
-        let text = format!("call #{sequence}{of} differs between ranks: {}. The group is closed", parts.join("; "));
+        let text = match parts.len() {
+            // Who only sends does not hear what the others make of it, and goes on.
+            1 => format!(
+                "a call before #{sequence}{of} differed between ranks, which shows only in this one, where {}. Did all name the \
+                 same root before, and pass what the others expected? The group is closed",
+                parts[0]
+            ),
+            _ => format!("call #{sequence}{of} differs between ranks: {}. The group is closed", parts.join("; ")),
+        };
         self.pronounce(Kind::Mismatch, odd, text);
     }
 

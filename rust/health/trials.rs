@@ -324,6 +324,17 @@ fn of_two_differences_the_earlier_one_is_the_cause() {
 }
 
 #[test]
+fn where_all_call_the_same_an_earlier_call_was_not() {
+    // Both have sent their broadcast, each as its root, and gone on.
+    let mut trial = Trial::new(&[0, 1]);
+    trial.calls = vec![Some("barrier()"), Some("barrier()")];
+    trial.reports(0, Report::Differs { sequence: 7, call: "barrier()".into() }).at(1000);
+    let text = &trial.verdicts()[0].text;
+    assert!(text.starts_with("a call before #7 differed between ranks"), "{text}");
+    assert!(text.contains("where ranks 0 and 1 called barrier(). Did all name the same root"), "{text}");
+}
+
+#[test]
 fn ranks_that_linger_in_different_calls_differ_though_none_of_them_has_noticed() {
     let mut trial = Trial::new(&[0, 1, 2]);
     trial.calls = vec![Some("barrier()"), Some("barrier()"), Some("broadcast(root=2)")];

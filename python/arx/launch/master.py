@@ -48,6 +48,17 @@ def allowed(env: Mapping[str, str]) -> range:
     return range(int(match[1]), int(match[2]) + 1)
 
 
+def ensure_enough(ports: range, ranks: int) -> None:
+    """Raise if so many ranks of one host cannot connect by `ports`, of ARX_PORT_RANGE."""
+    # Each listens on one. Who calls another needs one too, and all may call the same rank at the same time.
+    needed = 2 * ranks - 1
+    if len(ports) < needed:
+        raise InitError(
+            f"ARX_PORT_RANGE={ports[0]}-{ports[-1]} has {len(ports)} ports, and {ranks} ranks on this host need at "
+            f"least {needed}: each listens on one, and all but one call others from one"
+        )
+
+
 def candidates(host: str, job_id: str, ports: range = PORTS, without: int | None = None) -> str:
     """Addresses on `host` that are the same for all ranks of a job, and most likely others for another job."""
     count = min(CANDIDATES, len(ports) - (without in ports))
