@@ -60,7 +60,7 @@ def overlapping(shift):
 
 BAD_OPTIONS = {
     "unknown op": (lambda: {"op": "summ"}, "ValueError", ["summ", "sum", "max"]),
-    "op of another type": (lambda: {"op": 3}, "TypeError", ["op"]),
+    "op of another type": (lambda: {"op": 3}, "TypeError", ["op", "not int"]),
     "op that the dtype has not": (lambda: {"op": "bxor"}, "TypeError", ["bxor", "float64"]),
     "negative timeout": (lambda: {"timeout": -1}, "ValueError", ["timeout"]),
     "timeout NaN": (lambda: {"timeout": float("nan")}, "ValueError", ["timeout"]),

@@ -109,16 +109,22 @@ def test_zero_dimensional_arrays(ranks):
 
 # What rank 0 does wrong, and what its own error says; the others get MismatchError with the reason.
 WRONG = {
-    "indivisible": (lambda p: arx.reduce_scatter(np.ones(p + 1)), "ValueError", "equal blocks"),
+    "indivisible": (lambda p: arx.reduce_scatter(np.ones(p + 1)), "ValueError", "equal blocks: pad it, or pass counts"),
+    "indivisible scatter": (lambda p: arx.scatter(np.ones(p + 1), out=np.ones(1)), "ValueError", "all_to_all"),
     "counts that do not add up": (lambda p: arx.reduce_scatter(np.ones(p), counts=[2] * p), "ValueError", "add up"),
     "too few counts": (lambda p: arx.reduce_scatter(np.ones(p), counts=[p]), "ValueError", "one each"),
-    "negative count": (lambda p: arx.all_to_all(np.ones(p), send_counts=[-1] * p), "TypeError", "send_counts"),
+    "negative count": (
+        lambda p: arx.all_to_all(np.ones(p), send_counts=[0, -1, 1]),
+        "ValueError",
+        "send_counts[1] is -1",
+    ),
     "only recv_counts": (lambda p: arx.all_to_all(np.ones(p), recv_counts=[1] * p), "TypeError", "send_counts"),
     "root": (lambda p: arx.gather(np.ones(2), p), "ValueError", "not a rank"),
     "out of another dtype": (lambda p: arx.all_gather(np.ones(2), out=np.ones(2 * p, "f4")), "ValueError", "float32"),
     "read-only out": (lambda p: arx.all_gather(np.ones(2), out=np.broadcast_to(1.0, 2 * p)), "ValueError", "read-only"),
     "average of some": (lambda p: arx.scan(np.ones(2), "avg"), "ValueError", "avg"),
-    "objects": (lambda p: arx.all_gather(np.array([None])), "TypeError", "objects"),
+    "objects": (lambda p: arx.all_gather(np.array([None])), "TypeError", "all_gather_object"),
+    "dates": (lambda p: arx.reduce_scatter(np.zeros(p, "M8[s]")), "TypeError", "int64"),
     "overlap": (lambda p: _overlapping(p), "ValueError", "overlap"),
     "scalar": (lambda p: arx.reduce(3.0), "TypeError", "scalar"),
 }

@@ -11,9 +11,9 @@ use crate::communicator::{Algorithm, tuple};
 use crate::dtype::ReduceOp;
 
 pub fn operation(op: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
-    let text = op
-        .extract::<&str>()
-        .map_err(|_| PyTypeError::new_err(format!("op must be a string or an arx.ReduceOp, not {}", op.get_type())))?;
+    let text = op.extract::<&str>().or_else(|_| {
+        Err(PyTypeError::new_err(format!("op must be a string or an arx.ReduceOp, not {}", op.get_type().name()?)))
+    })?;
     ReduceOp::parse(text).ok_or_else(|| {
         let names: Vec<&str> = ReduceOp::ALL.iter().map(|op| op.name()).collect();
         PyValueError::new_err(format!("op '{text}' is not one of {}", names.join(", ")))
@@ -81,7 +81,9 @@ pub fn output<'py>(out: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
 pub fn reducible(array: &Array<'_>, op: ReduceOp) -> PyResult<()> {
     match &array.kind {
         Kind::Number(dtype) => op.check(*dtype).map_err(PyTypeError::new_err),
-        Kind::Opaque(text) => Err(PyTypeError::new_err(format!("cannot reduce elements of dtype '{text}'"))),
+        Kind::Opaque(text) => Err(PyTypeError::new_err(format!(
+            "cannot reduce elements of dtype '{text}': only numbers and bool (dates can be viewed as int64)"
+        ))),
     }
 }
 
@@ -184,10 +186,14 @@ fn overlap() -> PyErr {
 /// A number per rank, from 0.
 pub fn numbers(what: &str, value: &Bound<'_, PyAny>, world: usize) -> PyResult<Vec<usize>> {
     let wrong = || PyTypeError::new_err(format!("{what} must be a sequence of {world} integers from 0, one per rank"));
-    let number = |item: PyResult<Bound<'_, PyAny>>| {
-        item.and_then(|item| item.call_method0("__index__")).and_then(|index| index.extract()).map_err(|_| wrong())
+    let number = |(k, item): (usize, PyResult<Bound<'_, PyAny>>)| {
+        let index = item.and_then(|item| item.call_method0("__index__")).map_err(|_| wrong())?;
+        index
+            .extract()
+            .map_err(|_| PyValueError::new_err(format!("{what}[{k}] is {index}: a number of rows from 0 is needed")))
     };
-    let numbers: Vec<usize> = value.try_iter().map_err(|_| wrong())?.map(number).collect::<PyResult<_>>()?;
+    let numbers: Vec<usize> =
+        value.try_iter().map_err(|_| wrong())?.enumerate().map(number).collect::<PyResult<_>>()?;
     if numbers.len() != world {
         return Err(PyValueError::new_err(format!(
             "{what} has {} numbers, the group has {world} ranks: one each",

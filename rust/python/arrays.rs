@@ -273,7 +273,8 @@ fn unusual(x: &Bound<'_, PyAny>, item: usize) -> PyResult<Kind> {
     let dtype = x.getattr("dtype")?;
     if dtype.getattr("hasobject")?.is_truthy()? {
         return Err(PyTypeError::new_err(format!(
-            "array of dtype '{}' holds Python objects, which cannot leave their process",
+            "array of dtype '{}' holds Python objects, which cannot leave their process as they are: all_gather_object, \
+             broadcast_object, gather_object and scatter_object pickle them",
             dtype.str()?
         )));
     }

@@ -234,7 +234,7 @@ pub fn scatter<'py>(
         return Ok(Task { give, ..Task::reading(what, None).into(Target::Array(found.hold()), out) });
     }
     let input = Array::of(x)?;
-    let block = even_rows(&input, world, "x")?;
+    let block = even_rows(&input, world, "scatter blocks of different lengths by all_to_all(send_counts=)")?;
     let shape = tall(block, input.shape());
     let len = input.len() / world;
     let what = checked.what(collective, input.kind.clone(), &shape);
@@ -253,14 +253,14 @@ pub fn scatter<'py>(
 }
 
 /// Rows of a block if `array` is cut into equal ones.
-fn even_rows(array: &Array<'_>, world: usize, what: &str) -> PyResult<usize> {
+fn even_rows(array: &Array<'_>, world: usize, instead: &str) -> PyResult<usize> {
     if array.shape().is_empty() {
-        return Err(PyValueError::new_err(format!("{what} is 0-d: there is no axis to cut it along")));
+        return Err(PyValueError::new_err("x is 0-d: there is no axis to cut it along"));
     }
     let rows = rows(array.shape());
     if !rows.is_multiple_of(world) {
         return Err(PyValueError::new_err(format!(
-            "{what} has {rows} rows (shape {}), which cannot be cut into {world} equal blocks: pass the counts, or pad it",
+            "x has {rows} rows (shape {}), which cannot be cut into {world} equal blocks: pad it, or {instead}",
             tuple(array.shape())
         )));
     }
@@ -282,7 +282,7 @@ pub fn reduce_scatter<'py>(
     let row = input.item * rest(input.shape()).iter().product::<usize>();
     let (give, block) = match given {
         None => {
-            let block = even_rows(&input, world, "x")?;
+            let block = even_rows(&input, world, "pass counts")?;
             (Cutting::Even { len: block * row, count: world }, block)
         }
         Some(given) => {
@@ -345,7 +345,7 @@ fn all_to_all_even<'py>(
     (x, input, out): (&Any<'py>, Array<'py>, Option<&Any<'py>>),
     checked: super::options::Checked,
 ) -> PyResult<Task> {
-    even_rows(&input, world, "x")?;
+    even_rows(&input, world, "pass send_counts")?;
     let what = checked.what(Collective::AllToAll { counts: false }, input.kind.clone(), input.shape());
     let object = match out {
         Some(out) => out.clone(),
