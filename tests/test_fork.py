@@ -130,6 +130,33 @@ def test_a_worker_that_wants_to_be_a_rank_is_refused(method):
         assert str(pid) in error.text, "it names the process that has the rank"
 
 
+def worker(rank, queue, raises):
+    """A rank that multiprocessing has started; rank 1 ends without a word."""
+    arx.init(rank=rank, world_size=2, job_id="workers", timeout=50)
+    check_usable()
+    if rank == 1:
+        if raises:
+            raise ValueError(raises)
+        return
+    queue.put(fault(arx.barrier))
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_ranks_that_multiprocessing_starts_leave_when_they_end(method, raises):
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    ranks = [context.Process(target=worker, args=(rank, queue, raises)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    error = queue.get(timeout=100)
+    for rank in ranks:
+        rank.join(100)
+    assert [rank.exitcode for rank in ranks] == [0, int(raises)]
+    assert (error.kind, error.ranks) == ("PeerLostError", (1,)), error
+    assert ("with an exception" if raises else "rank 1 finished after call") in error.text, error
+
+
 def outlived(folder):
     """Rank 0 is killed while a child of it lives on, with all that it inherited."""
     world = arx.init(timeout=300)

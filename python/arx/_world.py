@@ -250,6 +250,12 @@ def _register() -> None:
     if not _registered:
         _registered = True
         atexit.register(_at_exit)
+        starter = sys.modules.get("multiprocessing.process")
+        if starter is not None and starter.parent_process() is not None:
+            # It runs nothing that was registered above.
+            from multiprocessing import util
+
+            util.Finalize(None, _at_end_of_worker, exitpriority=0)
         os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
@@ -257,6 +263,12 @@ def _at_exit() -> None:
     """Leave the world with the program; the others are told if it ends with an exception."""
     # At a prompt the last exception is some earlier line's.
     _arx.shutdown(getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1"))
+
+
+def _at_end_of_worker() -> None:
+    """Do the same in a process that multiprocessing has started."""
+    error = sys.exc_info()[1]
+    _arx.shutdown(error is not None and not isinstance(error, SystemExit))
 
 
 def _after_fork_in_child() -> None:
