@@ -28,7 +28,7 @@ from workloads.method import Plan
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from netlab import Lab
 
-ALGOS = "auto,ring,recursive,doubling,all_gather_reduce,reduce_broadcast,tree,double_tree:16,pairwise,exchange"
+ALGOS = "auto,ring,recursive,doubling,all_gather_reduce,reduce_broadcast,relay,tree,double_tree:16,pairwise,exchange"
 SIZES = "8,1Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi"
 
 # One end sends so many bytes, the other counts them; prints bytes per second.

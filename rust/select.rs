@@ -32,7 +32,7 @@ pub enum Order {
 
 /// Ways to do `collective` on `bytes` bytes, of all blocks together, among `world` ranks, the fastest first.
 ///
-/// Where order matters only those come into question that combine in the order of ranks, so that it makes no difference to the
+/// Where order matters only those come into question that combine in the order of ranks (`Algorithm::keeps_order`), so that it makes no difference to the
 /// bits which of them is faster today; but an all-reduce among very many ranks takes one other, always the same.
 pub fn choices(model: &Model, collective: Collective, world: u32, bytes: usize, order: Order) -> Vec<Choice> {
     let direct = (world < CROWDED).then_some(Algorithm::Exchange);
@@ -61,7 +61,8 @@ fn all_reduce(world: u32, bytes: usize, order: Order) -> Vec<Algorithm> {
     let few_messages = [Algorithm::AllGatherReduce, Algorithm::ReduceBroadcast];
     let few_messages = (3..CROWDED).contains(&world).then_some(few_messages).into_iter().flatten();
     // Two hosts exchange all they have in one step, or half of it in each of two: then each combines only its half.
-    let ordered = direct.into_iter().chain([Algorithm::Pairwise]).chain(few_messages);
+    let relay = (order != Order::Together && (3..CROWDED).contains(&world)).then_some(Algorithm::Relay);
+    let ordered = direct.into_iter().chain([Algorithm::Pairwise]).chain(few_messages).chain(relay);
     let many = if bytes < SMALL { Algorithm::Doubling } else { Algorithm::Ring };
     let free = [Algorithm::Doubling, Algorithm::Recursive, Algorithm::Ring, Algorithm::Tree];
     match order {
@@ -147,7 +148,7 @@ mod tests {
         let best = |model: Model| choices(&model, AllReduce, 8, 8, Order::Fixed)[0].algorithm;
         assert_eq!(best(WIRE), Algorithm::Exchange);
         assert_eq!(best(Model { alpha: 2e-6, overhead: 20e-6, ..WIRE }), Algorithm::AllGatherReduce);
-        assert_eq!(best(Model { alpha: 2e-6, overhead: 20e-6, rooted: 0.25, ..WIRE }), Algorithm::ReduceBroadcast);
+        assert_eq!(best(Model { alpha: 2e-6, overhead: 20e-6, rooted: 0.25, ..WIRE }), Algorithm::Relay);
     }
 
     #[test]
@@ -166,7 +167,7 @@ mod tests {
         for world in [2, 3, 8, 16, 17, 100] {
             for bytes in [8, 1 << 10, 1 << 20, 1 << 28] {
                 let order = |model| match choices(model, AllReduce, world, bytes, Order::Fixed)[0].algorithm {
-                    ordered if ordered.rounds_once() => "ranks".to_owned(),
+                    ordered if ordered.keeps_order() => "ranks".to_owned(),
                     other => other.to_string(),
                 };
                 assert_eq!(order(&WIRE), order(&slow), "{world} {bytes}");

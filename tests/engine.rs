@@ -10,12 +10,13 @@ use ranks::case::Case;
 
 mod ranks;
 
-const ALGORITHMS: [Algorithm; 11] = [
+const ALGORITHMS: [Algorithm; 12] = [
     Algorithm::Ring,
     Algorithm::Recursive,
     Algorithm::Doubling,
     Algorithm::AllGatherReduce,
     Algorithm::ReduceBroadcast,
+    Algorithm::Relay,
     Algorithm::Tree,
     Algorithm::CHAIN,
     Algorithm::KAry { arity: 2, pieces: 3 },

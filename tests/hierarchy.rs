@@ -11,7 +11,7 @@ use hosts::{Array, bytes_of, job, shapes, value};
 
 mod hosts;
 
-const ALGORITHMS: [Algorithm; 8] = [
+const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::Ring,
     Algorithm::Recursive,
     Algorithm::Tree,
@@ -19,6 +19,7 @@ const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::Exchange,
     Algorithm::AllGatherReduce,
     Algorithm::ReduceBroadcast,
+    Algorithm::Relay,
     Algorithm::DoubleTree { pieces: 3 },
 ];
 

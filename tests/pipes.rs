@@ -18,12 +18,13 @@ use arx::wait::{Host, Plain};
 const HANG: Duration = Duration::from_secs(120);
 
 /// Every algorithm, and some of those that are hard to tell from others by name.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "ring",
     "recursive",
     "doubling",
     "all_gather_reduce",
     "reduce_broadcast",
+    "relay",
     "tree",
     "chain",
     "k_ary:3",

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use arx::plan::{self, ALIGN, Area, Chunk, Frame, Gate, Home, Job, Move, Place, Plan};
 use arx::schedule::{Algorithm, Apply, Buf, Collective, Schedule, Span, Step};
 
-const ALGORITHMS: [Algorithm; 11] = [
+const ALGORITHMS: [Algorithm; 12] = [
     Algorithm::Ring,
     Algorithm::Recursive,
     Algorithm::Doubling,
     Algorithm::AllGatherReduce,
     Algorithm::ReduceBroadcast,
+    Algorithm::Relay,
     Algorithm::Tree,
     Algorithm::CHAIN,
     Algorithm::KAry { arity: 2, pieces: 3 },

@@ -12,7 +12,7 @@ fn algorithm(name: &str) -> Algorithm {
 }
 
 fn algorithms() -> Vec<Algorithm> {
-    let names = "ring recursive doubling all_gather_reduce reduce_broadcast tree chain k_ary:2:1 k_ary:2:5 k_ary:3:4 double_tree:1 double_tree:5 pairwise exchange";
+    let names = "ring recursive doubling all_gather_reduce reduce_broadcast relay tree chain k_ary:2:1 k_ary:2:5 k_ary:3:4 double_tree:1 double_tree:5 pairwise exchange";
     names.split(' ').map(algorithm).collect()
 }
 
@@ -104,6 +104,8 @@ fn documented(name: &str, collective: Collective, p: u32) -> Option<Cost> {
         ("all_gather_reduce", AllReduce) if p == 2 => (1, 1, 1, 1, 1, 0),
         ("all_gather_reduce", AllReduce) => (1, levels, others, others, others, p),
         ("reduce_broadcast", AllReduce) => (1, others + levels, levels.max(1), others, others, others),
+        ("relay", AllReduce) if p == 2 => (1, 1, 1, 1, 1, 0),
+        ("relay", AllReduce) => (1, p / 2 + levels, levels, p.div_ceil(2), p / 2, p / 2),
         ("doubling", AllReduce) if p.is_power_of_two() => (1, levels, levels, levels, levels, 0),
         ("doubling", AllReduce) => (1, levels + 1, levels, levels, levels, 0),
         ("tree", AllReduce) => (1, 2 * levels, levels, levels, levels, 0),
@@ -120,7 +122,9 @@ fn documented(name: &str, collective: Collective, p: u32) -> Option<Cost> {
 #[test]
 fn steps_and_bytes_are_those_of_the_documentation() {
     let mut compared = 0;
-    for name in "ring recursive doubling all_gather_reduce reduce_broadcast tree chain pairwise exchange".split(' ') {
+    for name in
+        "ring recursive doubling all_gather_reduce reduce_broadcast relay tree chain pairwise exchange".split(' ')
+    {
         for world in 2..=64_u32 {
             for collective in collectives(world).into_iter().filter(|&collective| algorithm(name).serves(collective)) {
                 let Some(expected) = documented(name, collective, world) else { continue };
@@ -345,7 +349,7 @@ fn every_algorithm_has_a_name_that_means_it() {
     let message = "rings".parse::<Algorithm>().expect_err("unknown").to_string();
     assert_eq!(
         message,
-        "\"rings\" is none of the algorithms ring, recursive, doubling, all_gather_reduce, reduce_broadcast, tree, chain, \
+        "\"rings\" is none of the algorithms ring, recursive, doubling, all_gather_reduce, reduce_broadcast, relay, tree, chain, \
          k_ary:ARITY:PIECES, double_tree:PIECES, pairwise, exchange"
     );
 }
@@ -385,6 +389,7 @@ fn the_tables_in_the_documentation_are_those_of_verify() {
             vec![AllReduce, Broadcast(0), Reduce(0), Gather(0), Scatter(0), Scan, Exscan],
         ),
         ("reduce_broadcast", include_str!("../rust/schedule/exchange.rs"), vec![AllReduce]),
+        ("relay", include_str!("../rust/schedule/relay.rs"), vec![AllReduce]),
     ];
     for (name, source, collectives) in documented {
         for collective in collectives {

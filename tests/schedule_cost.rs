@@ -72,7 +72,7 @@ fn the_formula_of_direct_exchange_agrees_with_simulation() {
 /// Of longer arrays a part is passed on while the rest still comes in, which the formula leaves out: nobody takes it for them.
 #[test]
 fn the_formula_of_reduce_and_broadcast_agrees_with_simulation_where_arrays_are_small() {
-    compare("reduce_broadcast", false, &all_worlds(), &SIZES[..3], 0.05);
+    compare("reduce_broadcast relay", false, &all_worlds(), &SIZES[..3], 0.05);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_world_of_one_costs_nothing_and_what_is_not_served_has_no_cost() {
 #[test]
 fn every_algorithm_can_be_costed_for_a_world_that_is_never_built() {
     for name in
-        "ring recursive doubling all_gather_reduce reduce_broadcast tree chain k_ary:4:16 double_tree:16 pairwise exchange".split(' ')
+        "ring recursive doubling all_gather_reduce reduce_broadcast relay tree chain k_ary:4:16 double_tree:16 pairwise exchange".split(' ')
     {
         for collective in COLLECTIVES.into_iter().filter(|&collective| algorithm(name).serves(collective)) {
             let predict = |world| MODELS[0].predict(algorithm(name), collective, world, 1 << 20).expect("served");

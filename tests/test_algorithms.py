@@ -19,6 +19,7 @@ NAMES = (
     "doubling",
     "all_gather_reduce",
     "reduce_broadcast",
+    "relay",
     "tree",
     "chain",
     "pairwise",

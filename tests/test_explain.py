@@ -57,7 +57,8 @@ def test_between_hosts_the_model_decides_but_not_about_the_order_of_a_sum(tmp_pa
     done = run("-n", 3, write_script(tmp_path, EXPLAIN), ARX_TRANSPORT="tcp")
     assert done.returncode == 0, done.stderr
     small, large, whole = (line.split() for line in done.stdout.splitlines())
-    in_order = {f"hierarchical+{name}" for name in ("exchange", "pairwise", "all_gather_reduce", "reduce_broadcast")}
+    names = ("exchange", "pairwise", "all_gather_reduce", "reduce_broadcast", "relay")
+    in_order = {f"hierarchical+{name}" for name in names}
     assert set(small[4].split(",")) == set(large[4].split(",")) == in_order
     assert in_order < set(whole[4].split(","))
     assert {small[3], large[3], whole[3]} == {"True"}

@@ -22,7 +22,7 @@ APART = ["h0 h1 h0 h1", "h0 h0 h0 h1 h2 h2", "h0 h1 h2", "h2 h0 h1 h0 h2 h0", "h
 SITES = HOME + APART
 FEW = ["2", "3", "5", *APART[:2], APART[3]]
 
-ORDERED = ("pairwise", "exchange", "all_gather_reduce", "reduce_broadcast")
+ORDERED = ("pairwise", "exchange", "all_gather_reduce", "reduce_broadcast", "relay")
 BETWEEN = (*ORDERED, "ring", "recursive", "tree", "double_tree:8")
 MIB = 1 << 20
 # Instead of what would be measured.

@@ -16,9 +16,17 @@ use super::tried::{ROW, Tried};
 const REMEMBERED: usize = 64;
 
 /// A token bucket lets so many bytes, or some, pass at once. Who sends more of them only seems to be as fast as who sends less
-/// unless a row of calls empties the bucket; but a row has so many calls at most.
+/// unless a row of calls empties the bucket. But a row has so many calls at most.
 const BURST: usize = 256 << 10;
 const LONG_ROW: usize = 64;
+
+/// Without codecs, of shorter arrays no row empties a bucket.
+const TINY: usize = 2 << 10;
+
+/// Calls in a row for arrays of so many bytes.
+fn row(bytes: usize) -> usize {
+    (BURST / bytes.next_power_of_two()).clamp(ROW, LONG_ROW)
+}
 
 /// What a choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +127,8 @@ impl Network {
             let choices = network.ranked(&question).into_iter();
             choices.map(|choice| (Route::Plain(choice.algorithm), choice.seconds)).collect()
         };
-        match self.next((question.about(), false), ROW, choices) {
+        let row = if bytes < TINY { ROW } else { row(bytes) };
+        match self.next((question.about(), false), row, choices) {
             Some((Route::Plain(algorithm), timed)) => (algorithm, timed),
             _ => (self.predicted(question), false),
         }
@@ -140,8 +149,7 @@ impl Network {
             let ways = network.weigh(hosts, count).into_iter();
             ways.map(|way| (route(way.codec), way.seconds)).collect()
         };
-        let row = (BURST / bytes.next_power_of_two()).clamp(ROW, LONG_ROW);
-        match self.next((Question::of(call, bytes, hosts).about(), true), row, choices) {
+        match self.next((Question::of(call, bytes, hosts).about(), true), row(bytes), choices) {
             Some((Route::Plain(_), false)) => self.uncompressed(call, bytes, hosts),
             // Another one may have been found since the codecs were tried first.
             Some((Route::Plain(_), true)) => (plain, true),

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! rows       some calls of one way; the first do not count, since what another has left may still be on its way. Of the
-//!            others the mean: who is late in one call finds there all that it waits for, and is early in the next
+//!            others the root mean square: who is late in one call finds there all that it waits for, and is early in the
+//!            next; but of two ways that take as long on average the one is better of which no call takes longer than the others
 //! cycles     a row of each way; as many as fit into some milliseconds. The median of its rows is what one usually takes
 //! then       all ranks tell each other these times: the way whose slowest rank is the fastest is taken
 //! later      all of it once more, after some times as many calls, and again after some times as many as that: when a job begins,
@@ -22,8 +23,8 @@ pub(super) const ROW: usize = 6;
 const SPAN: f64 = 10e-3;
 const CYCLES: (usize, usize) = (3, 24);
 
-/// A trial is repeated after so many times as many calls as it has, with rows so many times as long; and each time after so many
-/// times as many as the time before, so that trials take up less and less.
+/// A trial is repeated after so many times as many calls as it then has, with rows so many times as long; the next time after so many
+/// times as many as that, and so on: trials take up less and less.
 const AGAIN: usize = 4;
 
 /// Rows grow up to so many calls.
@@ -52,12 +53,12 @@ struct Trial<K, W> {
     row: usize,
     cycles: usize,
     calls: usize,
-    /// Seconds of the row that is being done.
+    /// Squares of the seconds of the row that is being done, together.
     spent: f64,
     /// A call's time, of each way in each of its rows.
     times: [Vec<f64>; MOST],
     found: Option<W>,
-    /// Calls between this trial and the next, and how many of them are left.
+    /// For so many times as many calls as the next trial has there is none, and how many of them are left.
     pause: usize,
     until: usize,
 }
@@ -67,8 +68,7 @@ impl<K, W: Copy> Trial<K, W> {
         let ways = favourites(choices);
         let seconds = row as f64 * choices.first().map_or(SPAN, |(_, seconds)| *seconds);
         let cycles = ((SPAN / seconds) as usize).clamp(CYCLES.0, CYCLES.1);
-        let pause = AGAIN * row * cycles * ways.len();
-        Trial {
+        let mut trial = Trial {
             what,
             ways,
             row,
@@ -77,9 +77,22 @@ impl<K, W: Copy> Trial<K, W> {
             spent: 0.0,
             times: Default::default(),
             found: None,
-            pause,
-            until: pause,
-        }
+            pause: AGAIN,
+            until: 0,
+        };
+        trial.until = trial.calls_until_next();
+        trial
+    }
+
+    /// Calls in a row, and cycles, of the next trial.
+    fn longer(&self) -> (usize, usize) {
+        let row = (self.row * AGAIN).min(LONGEST).max(self.row);
+        (row, (self.cycles * self.row / row).max(CYCLES.0))
+    }
+
+    fn calls_until_next(&self) -> usize {
+        let (row, cycles) = self.longer();
+        self.pause.saturating_mul(row * cycles * self.ways.len())
     }
 
     /// A call without a trial, or, after so many of them, the first of another one.
@@ -89,11 +102,9 @@ impl<K, W: Copy> Trial<K, W> {
             return;
         }
         (self.calls, self.times, self.found) = (0, Default::default(), None);
+        (self.row, self.cycles) = self.longer();
         self.pause = self.pause.saturating_mul(AGAIN);
-        self.until = self.pause;
-        let longer = (self.row * AGAIN).min(LONGEST).max(self.row);
-        self.cycles = (self.cycles * self.row / longer).max(CYCLES.0);
-        self.row = longer;
+        self.until = self.calls_until_next();
     }
 
     /// Which of the ways is next.
@@ -143,11 +154,11 @@ impl<K: PartialEq, W: Copy> Tried<K, W> {
         let others = trial.row / DO_NOT_COUNT;
         match trial.calls % trial.row {
             call if call < others => trial.spent = 0.0,
-            _ => trial.spent += seconds,
+            _ => trial.spent += seconds * seconds,
         }
         trial.calls += 1;
         if trial.calls.is_multiple_of(trial.row) {
-            trial.times[way].push(trial.spent / (trial.row - others) as f64);
+            trial.times[way].push((trial.spent / (trial.row - others) as f64).sqrt());
         }
         trial.next().is_none()
     }
@@ -219,10 +230,11 @@ mod tests {
         tried.agree([3e-5, 9e-5, 2.9e-5, f64::INFINITY]);
         assert_eq!(tried.found(&7), Some((ALL[2], 3)));
         let known = || unreachable!("it is known");
-        let later =
-            [(ALL[2], AGAIN, 4 * ROW, 4), (ALL[1], AGAIN.pow(2), 16 * ROW, 3), (ALL[1], AGAIN.pow(3), LONGEST, 3)];
-        for (found, pause, row, cycles) in later {
-            (0..pause * taken.len()).for_each(|_| assert_eq!(tried.next(7, ROW, known), Some((found, false))));
+        let mut pause = AGAIN;
+        for (found, row, cycles) in [(ALL[2], 4 * ROW, 4), (ALL[1], 16 * ROW, 3), (ALL[1], LONGEST, 3)] {
+            let calls = pause * 3 * row * cycles;
+            (0..calls).for_each(|_| assert_eq!(tried.next(7, ROW, known), Some((found, false))));
+            pause *= AGAIN;
             for call in 0..3 * row * cycles {
                 let way = ALL[call / row % 3];
                 assert_eq!(tried.next(7, ROW, known), Some((way, true)), "all is tried once more, in longer rows");

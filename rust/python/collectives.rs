@@ -35,7 +35,7 @@ type Any<'py> = Bound<'py, PyAny>;
 ///     "auto" (the default, which `ARX_ALGO` may change) takes what is fastest (`explain` says what that is). By shared memory,
 ///     on one host: "lines" (up to 1 KiB), "staged", "symmetric". By messages among all ranks: "ring", "recursive", "doubling",
 ///     "tree", "chain", "k_ary:ARITY:PIECES", "double_tree:PIECES", "pairwise", "exchange",
-///     "all_gather_reduce", "reduce_broadcast". Over several hosts: "hierarchical", shared memory within hosts and messages between
+///     "all_gather_reduce", "reduce_broadcast", "relay". Over several hosts: "hierarchical", shared memory within hosts and messages between
 ///     them, or "hierarchical+ring" and so on. Equal on all ranks.
 /// timeout : float, optional
 ///     Seconds without progress after which waiting ends, instead of the group's.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Rank, Schedule, chain, double_tree, exchange, pairwise, recursive, ring, tree};
+use super::{Rank, Schedule, chain, double_tree, exchange, pairwise, recursive, relay, ring, tree};
 
 /// What all ranks want together. Arrays that hold a share per rank are cut into `world` chunks, chunk `r` for rank `r`; that of an
 /// all-to-all into twice as many, first those that go to each rank and then those that come from each.
@@ -67,6 +67,8 @@ pub enum Algorithm {
     AllGatherReduce,
     /// All arrays to rank 0, the result down a binomial tree.
     ReduceBroadcast,
+    /// The same in two stages.
+    Relay,
     /// A binomial tree.
     Tree,
     /// A tree with `arity` children per rank, in pieces; `chain` for one child.
@@ -92,12 +94,13 @@ impl Algorithm {
     pub const CHAIN: Algorithm = Algorithm::KAry { arity: 1, pieces: 1 };
 
     /// What `from_str` understands; numbers after the name may be left out.
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 12] = [
         "ring",
         "recursive",
         "doubling",
         "all_gather_reduce",
         "reduce_broadcast",
+        "relay",
         "tree",
         "chain",
         "k_ary:ARITY:PIECES",
@@ -127,7 +130,9 @@ impl Algorithm {
             Algorithm::Ring => halves || matches!(collective, Broadcast(_)),
             Algorithm::Recursive => halves,
             Algorithm::Pairwise => halves || collective == AllToAll,
-            Algorithm::Doubling | Algorithm::AllGatherReduce | Algorithm::ReduceBroadcast => collective == AllReduce,
+            Algorithm::Doubling | Algorithm::AllGatherReduce | Algorithm::ReduceBroadcast | Algorithm::Relay => {
+                collective == AllReduce
+            }
             Algorithm::Tree => whole || matches!(collective, Gather(_) | Scatter(_)),
             Algorithm::CHAIN => whole || matches!(collective, Scan | Exscan),
             Algorithm::KAry { .. } | Algorithm::DoubleTree { .. } => whole,
@@ -142,11 +147,17 @@ impl Algorithm {
         matches!(self, Pairwise | Exchange | AllGatherReduce | ReduceBroadcast)
     }
 
+    /// Whether every element is combined in the order of ranks, with a rounding at each step or at the end.
+    pub fn keeps_order(self) -> bool {
+        self.rounds_once() || self == Algorithm::Relay
+    }
+
     /// Chunks of temporary memory of the rank that needs most.
     pub fn scratch(self, collective: Collective, world: u32) -> u32 {
         use Collective::{AllReduce, Exscan, Reduce, ReduceScatter, Scan};
         match (self, collective) {
-            (Algorithm::Exchange | Algorithm::AllGatherReduce, AllReduce) if world <= 2 => 0,
+            (Algorithm::Exchange | Algorithm::AllGatherReduce | Algorithm::Relay, AllReduce) if world <= 2 => 0,
+            (Algorithm::Relay, _) => world / 2,
             (Algorithm::AllGatherReduce, _) => world,
             (Algorithm::Exchange, AllReduce | Reduce(_) | Scan | Exscan)
             | (Algorithm::ReduceBroadcast, AllReduce)
@@ -171,6 +182,7 @@ impl Algorithm {
             (Doubling, AllReduce) => recursive::doubling(rank, world),
             (AllGatherReduce, AllReduce) => recursive::all_gather_reduce(rank, world),
             (ReduceBroadcast, AllReduce) => exchange::reduce_broadcast(rank, world),
+            (Relay, AllReduce) => relay::all_reduce(rank, world),
             (Tree, AllReduce) => tree::all_reduce(rank, world),
             (Tree, Broadcast(root)) => tree::broadcast(rank, world, root),
             (Tree, Reduce(root)) => tree::reduce(rank, world, root),
@@ -209,6 +221,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Doubling => f.write_str("doubling"),
             Algorithm::AllGatherReduce => f.write_str("all_gather_reduce"),
             Algorithm::ReduceBroadcast => f.write_str("reduce_broadcast"),
+            Algorithm::Relay => f.write_str("relay"),
             Algorithm::Tree => f.write_str("tree"),
             Algorithm::CHAIN => f.write_str("chain"),
             Algorithm::KAry { arity, pieces } => write!(f, "k_ary:{arity}:{pieces}"),
@@ -236,6 +249,7 @@ impl FromStr for Algorithm {
             "doubling" => Algorithm::Doubling,
             "all_gather_reduce" => Algorithm::AllGatherReduce,
             "reduce_broadcast" => Algorithm::ReduceBroadcast,
+            "relay" => Algorithm::Relay,
             "tree" => Algorithm::Tree,
             "chain" => Algorithm::CHAIN,
             "k_ary" => Algorithm::KAry { arity: number(2)?, pieces: number(16)? },

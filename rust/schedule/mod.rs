@@ -3,7 +3,7 @@
 //! its whole key. Pure: no I/O, no clock, no unsafe; the same arguments give the same value on every rank.
 //!
 //! ```text
-//! ring · recursive · tree · double_tree · pairwise · exchange · chain    each: (rank, world) ─► Schedule, index arithmetic only
+//! ring · recursive · tree · double_tree · pairwise · exchange · relay · chain    each: (rank, world) ─► Schedule, index arithmetic only
 //! algorithm   which of these serves which collective, under which name
 //! verify      runs the schedules of all ranks at once, symbolically, and proves them
 //! cost        predicts the time of a schedule from latency, bandwidth and the speed of reduction
@@ -21,6 +21,7 @@ pub mod double_tree;
 pub mod exchange;
 pub mod pairwise;
 pub mod recursive;
+pub mod relay;
 pub mod ring;
 pub mod tree;
 pub mod verify;

@@ -22,8 +22,8 @@ impl Model {
         if world == 1 {
             return Some(0.0);
         }
-        let by_one =
-            collective == Collective::AllReduce && matches!(algorithm, Algorithm::Tree | Algorithm::ReduceBroadcast);
+        let by_one = collective == Collective::AllReduce
+            && matches!(algorithm, Algorithm::Tree | Algorithm::ReduceBroadcast | Algorithm::Relay);
         let rooted = if by_one { self.rooted } else { 1.0 };
         let task = Task {
             model: Model { alpha: rooted * self.alpha, overhead: rooted * self.overhead, ..*self },
@@ -40,6 +40,7 @@ impl Model {
             Algorithm::Doubling => task.doubling(),
             Algorithm::AllGatherReduce => task.all_gather_reduce(),
             Algorithm::ReduceBroadcast => task.reduce_broadcast(),
+            Algorithm::Relay => task.relay(),
             Algorithm::Tree => task.tree(),
             Algorithm::KAry { arity, pieces } => task.k_ary(arity, pieces),
             Algorithm::DoubleTree { pieces } => task.double_tree(pieces),
@@ -173,6 +174,21 @@ impl Task {
     fn reduce_broadcast(&self) -> Row {
         let reduced = Task { collective: Collective::Reduce(0), ..*self }.exchange();
         self.binomial(reduced, self.store)
+    }
+
+    fn relay(&self) -> Row {
+        if self.world == 2 {
+            return self.exchange();
+        }
+        let (first, second) = (self.world.div_ceil(2), self.world / 2);
+        let combined = |from: Row, arrays: u32| {
+            let combining = f64::from(arrays) * self.model.gamma;
+            Row { first: from.first + combining * self.head(self.array), last: from.last + combining * self.array }
+        };
+        let there = self.model.alpha + f64::from(first - 1) * self.port(self.array, self.store);
+        let half = combined(Row::START.later(there), first - 1);
+        let all = combined(self.row(half, half.last, self.array, self.store), second);
+        self.binomial(all, self.store)
     }
 
     /// Recursive doubling. Guests come before the rounds and go after them; what a guest brings reaches the host of another
