@@ -114,7 +114,6 @@ def test_what_is_needed_first_is_done_first(ranks):
 
 
 def wrong_use():
-    world = arx.world()
     arrays = {"a": np.ones(3), "b": np.ones(4)}
     bucketer = arx.GradientBucketer(arrays)
     assert_refused(outcome(bucketer.finish), "RuntimeError", "'a'", "'b'")
@@ -133,7 +132,6 @@ def wrong_use():
         check_usable()
     refusal = outcome(arx.GradientBucketer, arrays, bucket_bytes=0)
     assert_refused(refusal, "ValueError", "bucket_bytes")
-    assert world.size == 2
 
 
 def test_wrong_use(ranks):
@@ -156,3 +154,91 @@ def the_group_stays_free():
 
 def test_the_group_itself_stays_free(ranks):
     ranks(3).run(the_group_stays_free)
+
+
+# What rank 1 of three registers, others a, b and c; and what all of them then say.
+DISAGREEMENTS = {
+    "order": (lambda: named("cab"), ["another order", "'a' on ranks 0, 2", "'c' on rank 1"]),
+    "name": (lambda: named("abz"), ["rank 1: extra 'z', missing 'c'"]),
+    "extra": (lambda: named("abcde"), ["rank 1: extra 'd', 'e'"]),
+    "missing": (lambda: named("ac"), ["rank 1: missing 'b'"]),
+    "nothing": (dict, ["rank 1: missing 'a', 'b', 'c'"]),
+    "list": (lambda: list(named("abc").values()), ["rank 1: extra '0', '1', '2', missing 'a', 'b', 'c'"]),
+    "shape": (
+        lambda: named("ab") | {"c": np.ones((2, 2))},
+        ["'c' is", "float64 (4,) on ranks 0, 2", "(2, 2) on rank 1"],
+    ),
+    "dtype": (lambda: named("ab") | {"c": np.ones(4, "f4")}, ["'c' is", "float64 (4,) on ranks 0, 2", "float32 (4,)"]),
+}
+
+
+def named(letters):
+    return {letter: np.full(4, 100.0 * (ord(letter) - 96)) for letter in letters}
+
+
+def registers(kind):
+    arrays = DISAGREEMENTS[kind][0]() if arx.rank() == 1 else named("abc")
+    refusal = outcome(arx.GradientBucketer, arrays)
+    check_usable()
+    return refusal
+
+
+@pytest.mark.parametrize("kind", DISAGREEMENTS)
+def test_arrays_that_differ_between_ranks_are_named(ranks, kind):
+    for refusal in ranks(3).run(registers, kind):
+        assert_refused(refusal, "MismatchError", "GradientBucketer", *DISAGREEMENTS[kind][1])
+
+
+@pytest.mark.parametrize("kind", ["order", "name"])
+def test_arrays_that_differ_between_hosts_are_named(crew, kind):
+    for refusal in crew("h0 h1 h0").run(registers, kind):
+        assert_refused(refusal, "MismatchError", "GradientBucketer", *DISAGREEMENTS[kind][1])
+
+
+# What one rank is refused, with the reason that all ranks hear.
+BAD_ARGUMENTS = {
+    "None": (lambda: (None, {}), "TypeError", "NoneType"),
+    "integers": (lambda: ({"a": np.ones(4, int)}, {}), "TypeError", "int64"),
+    "objects": (lambda: ({"a": np.full(4, None)}, {}), "TypeError", "object"),
+    "bucket_bytes": (lambda: (named("a"), {"bucket_bytes": 0}), "ValueError", "bucket_bytes"),
+    "op": (lambda: (named("a"), {"op": "mean"}), "ValueError", "mean"),
+    "codec": (lambda: (named("a"), {"compression": "int3"}), "ValueError", "int3"),
+    "codec for the dtype": (lambda: ({"a": np.ones(4, complex)}, {"compression": "int8"}), "TypeError", "complex128"),
+    "clipping": (
+        lambda: (named("a"), {"compression": arx.compression.Pipeline("int8", clip_norm=1.0)}),
+        "ValueError",
+        "clip_norm",
+    ),
+}
+
+
+def refused_on_one_rank(kind):
+    arrays, options = BAD_ARGUMENTS[kind][0]() if arx.rank() == 1 else (named("a"), {})
+    refusal = outcome(arx.GradientBucketer, arrays, **options)
+    check_usable()
+    return refusal
+
+
+@pytest.mark.parametrize("kind", BAD_ARGUMENTS)
+def test_an_argument_refused_on_one_rank_raises_on_all(ranks, kind):
+    _, error, word = BAD_ARGUMENTS[kind]
+    for rank, refusal in enumerate(ranks(3).run(refused_on_one_rank, kind)):
+        if rank == 1:
+            assert_refused(refusal, error, word)
+        else:
+            assert_refused(refusal, "MismatchError", "rank 1", "could not take part", word)
+
+
+def other_settings():
+    refusals = [
+        outcome(arx.GradientBucketer, named("abc"), bucket_bytes=100 + arx.rank()),
+        outcome(arx.GradientBucketer, named("abc"), op="max" if arx.rank() else "sum"),
+    ]
+    check_usable()
+    return refusals
+
+
+def test_settings_that_differ_between_ranks(ranks):
+    for bucket_bytes, op in ranks(2).run(other_settings):
+        assert_refused(bucket_bytes, "MismatchError", "bucket_bytes=100", "bucket_bytes=101")
+        assert_refused(op, "MismatchError", "op=sum", "op=max")

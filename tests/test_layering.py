@@ -89,9 +89,10 @@ MODULES = {
     "_work": {"_arx"},
     "_objects": {"_arx"},
     "compression": {"_arx", "compression"},
-    "_many": {"_arx", "_objects", "_work", "compression", "errors"},
-    "_sharded": {"_arx", "_memory"},
-    "_bucketer": {"_arx", "_memory", "compression"},
+    "_agreement": {"_arx", "_objects", "errors"},
+    "_many": {"_agreement", "_arx", "_work", "compression"},
+    "_sharded": {"_agreement", "_arx", "_memory"},
+    "_bucketer": {"_agreement", "_arx", "_memory", "compression"},
     "_world": {"_arx", "errors", "launch"},
     "": {
         *("_arx", "_bucketer", "_groups", "_many", "_memory", "_objects", "_operations", "_sharded", "_work", "_world"),

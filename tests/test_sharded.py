@@ -146,3 +146,89 @@ def refused():
 
 def test_what_is_refused(ranks):
     ranks(2).run(refused)
+
+
+# What rank 1 of three has instead of "a", "b" and "c"; and what all of them then say.
+DISAGREEMENTS = {
+    "order": (lambda: named("cab"), ["another order", "'a' on ranks 0, 2", "'c' on rank 1"]),
+    "name": (lambda: named("abz"), ["rank 1: extra 'z', missing 'c'"]),
+    "shape": (
+        lambda: named("ab") | {"c": np.ones((4, 1))},
+        ["'c' is", "float64 (4,) on ranks 0, 2", "(4, 1) on rank 1"],
+    ),
+    "list": (lambda: list(named("abc").values()), ["rank 1: extra '0', '1', '2', missing 'a', 'b', 'c'"]),
+}
+
+
+def named(letters):
+    return {letter: np.full(4, 100.0 * (ord(letter) - 96)) for letter in letters}
+
+
+def optimizes(kind):
+    parameters = DISAGREEMENTS[kind][0]() if arx.rank() == 1 else named("abc")
+    refusal = outcome(arx.ShardedOptimizer, parameters, arx.SGD(lr=1.0))
+    check_usable()
+    return refusal
+
+
+@pytest.mark.parametrize("kind", DISAGREEMENTS)
+def test_parameters_that_differ_between_ranks_are_named(ranks, kind):
+    for refusal in ranks(3).run(optimizes, kind):
+        assert_refused(refusal, "MismatchError", "ShardedOptimizer", *DISAGREEMENTS[kind][1])
+
+
+# What one rank is refused, with the reason that all ranks hear.
+BAD_ARGUMENTS = {
+    "None": (lambda: (None, arx.SGD()), "TypeError", "NoneType"),
+    "integers": (lambda: (np.ones(3, int), arx.SGD()), "TypeError", "int64"),
+    "a rule's name": (lambda: (np.ones(3), "sgd"), "TypeError", "arx.SGD(...)"),
+    "a rule's class": (lambda: (np.ones(3), arx.SGD), "TypeError", "arx.SGD(...)"),
+}
+
+
+def refused_on_one_rank(kind):
+    parameters, rule = BAD_ARGUMENTS[kind][0]() if arx.rank() == 1 else (np.ones(3), arx.SGD())
+    refusal = outcome(arx.ShardedOptimizer, parameters, rule)
+    check_usable()
+    return refusal
+
+
+@pytest.mark.parametrize("kind", BAD_ARGUMENTS)
+def test_an_argument_refused_on_one_rank_raises_on_all(ranks, kind):
+    _, error, word = BAD_ARGUMENTS[kind]
+    for rank, refusal in enumerate(ranks(3).run(refused_on_one_rank, kind)):
+        if rank == 1:
+            assert_refused(refusal, error, word)
+        else:
+            assert_refused(refusal, "MismatchError", "rank 1", "could not take part", word)
+
+
+def other_rules():
+    refusal = outcome(arx.ShardedOptimizer, np.ones(3), arx.Adam() if arx.rank() else arx.SGD())
+    check_usable()
+    return refusal
+
+
+def test_rules_that_differ_between_ranks(ranks):
+    for refusal in ranks(2).run(other_rules):
+        assert_refused(refusal, "MismatchError", "SGD", "Adam")
+
+
+def by_name():
+    """Gradients are matched by name on each rank; a rank that has others tells them."""
+    world = arx.world()
+    parameters = named("abc")
+    optimizer = arx.ShardedOptimizer(parameters, arx.SGD(lr=1.0))
+    letters = "cab" if world.rank else "abc"
+    optimizer.step({letter: np.full(4, float(ord(letter) - 96)) for letter in letters})
+    assert {name: x.tolist() for name, x in parameters.items()} == {"a": [99.0] * 4, "b": [198.0] * 4, "c": [297.0] * 4}
+    refusal = outcome(optimizer.step, named("abz" if world.rank else "abc"))
+    check_usable()
+    if world.rank:
+        assert_refused(refusal, "ValueError", "'z': (4,) instead of none", "'c': none instead of (4,)")
+    else:
+        assert_refused(refusal, "MismatchError", "rank 1", "'z'")
+
+
+def test_gradients_are_matched_by_name(ranks):
+    ranks(2).run(by_name)

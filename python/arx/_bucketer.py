@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arx import _arx
+from arx._agreement import agree
 from arx._memory import empty
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class GradientBucketer:
         group: whose ranks take part; instead of the world. The bucketer works in a group of its own made from it, so
             that the program can use `group` meanwhile. Making one is a collective call.
 
+    Raises:
+        TypeError, ValueError: an argument is refused; the other ranks raise `MismatchError`.
+        MismatchError: ranks have other names, another order, other shapes, dtypes, `op` or `bucket_bytes`. It says
+            which.
+
     A context manager: leaves its group at the end, as `close` does.
     """
 
@@ -82,21 +88,18 @@ class GradientBucketer:
                 msg = f"bucket_bytes must be positive, not {bucket_bytes}"
                 raise ValueError(msg)
             self._buckets = [_Bucket(names, self._arrays) for names in _dealt(self._arrays, bucket_bytes)]
-        except (TypeError, ValueError) as error:
+            flats = [bucket.flat for bucket in self._buckets]
+            # Tried here, where the others hear of what is refused: a group of its own is made by all ranks or by none.
+            _arx._Buckets(parent, flats, op, _codecs(compression, None, len(flats)))
+        except (TypeError, ValueError, MemoryError) as error:
             raise parent._refuse(error) from None
+        kinds = [(name, f"{x.dtype} {x.shape}") for name, x in self._arrays.items()]
+        agree(f"GradientBucketer(op={op}, bucket_bytes={bucket_bytes})", kinds, parent)
         self._of = {name: (number, b) for number, b in enumerate(self._buckets) for name in b.names}
         group = parent.new_group(range(parent.size), name="gradients")
         assert group is not None
         self._group = group
-        codecs = None
-        if compression is not None:
-            from arx.compression import _pipeline
-
-            try:
-                codecs = _pipeline.of_buckets(compression, group, len(self._buckets))
-            except (TypeError, ValueError) as error:
-                raise group._refuse(error) from None
-        self._core = _arx._Buckets(self._group, [bucket.flat for bucket in self._buckets], op, codecs)
+        self._core = _arx._Buckets(group, flats, op, _codecs(compression, group, len(flats)))
         self._round: _arx.Work | None = None
 
     def ready(self, name: str | int) -> None:
@@ -186,6 +189,15 @@ class GradientBucketer:
     ) -> None:
         """Leave its group."""
         self._group.__exit__(kind, value, trace)
+
+
+def _codecs(compression: Any, group: _arx.Group | None, count: int) -> list[tuple[_arx._Codec, Any]] | None:
+    """Return what the core needs to compress `count` buckets; without a group it keeps nothing, and is only tried."""
+    if compression is None:
+        return None
+    from arx.compression import _pipeline
+
+    return _pipeline.of_buckets(compression, group, count)
 
 
 def _named(arrays: Any) -> dict[str, NDArray[Any]]:

@@ -8,8 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from arx import _arx
-from arx._objects import all_gather_object
-from arx.errors import MismatchError
+from arx._agreement import agree, digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -59,7 +58,7 @@ def all_reduce_many(
     except TypeError as error:
         raise group._refuse(error) from None
     if names is not None:
-        _agree(names, group, timeout)
+        agree("all_reduce_many", [(key, "") for key in names], group, timeout)
     settings = {"op": op, "algo": algo, "timeout": timeout, "async_op": async_op}
     if compression is not None:
         settings["compression"] = _kept(compression, name, group)
@@ -94,12 +93,6 @@ def _kept(compression: Any, name: str | None, group: _arx.Group) -> Any:
         raise group._refuse(error) from None
 
 
-def _digest(words: Sequence[object]) -> bytes:
-    import hashlib
-
-    return hashlib.blake2b("\0".join(map(str, words)).encode(), digest_size=8).digest()
-
-
 @functools.cache
 def _word(dtype: object) -> str:
     """Return what a dtype is called, which numpy takes 20 us to say."""
@@ -112,22 +105,7 @@ def _label(arrays: Sequence[Any], names: Sequence[str] | None, name: str | None)
     words = shapes if names is None else [f"{n}: {s}" for n, s in zip(names, shapes, strict=True)]
     shown = ", ".join(words)
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
-    return f"{name or 'all_reduce_many'} {_digest(words).hex()} of {len(arrays)}: {shown}"
-
-
-def _agree(names: list[str], group: _arx.Group, timeout: float | None) -> None:
-    """Raise on all ranks if names differ, and say which."""
-    import numpy as np
-
-    mine = np.frombuffer(_digest([len(names), *names]), np.uint64)
-    if len(set(group.all_gather(mine, timeout=timeout, name="names of all_reduce_many").tolist())) == 1:
-        return
-    everybody = [set(theirs) for theirs in all_gather_object(names, group=group, timeout=timeout)]
-    common = set.intersection(*everybody)
-    extra = {rank: sorted(theirs - common) for rank, theirs in enumerate(everybody) if theirs != common}
-    words = "; ".join(f"rank {rank} has {', '.join(map(repr, theirs))}" for rank, theirs in extra.items())
-    msg = f"all_reduce_many: ranks have different names. Besides the {len(common)} that all of them have, {words}"
-    raise MismatchError(msg)
+    return f"{name or 'all_reduce_many'} {digest(words).hex()} of {len(arrays)}: {shown}"
 
 
 class _Fused:

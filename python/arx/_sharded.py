@@ -15,6 +15,7 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from arx import _arx
+from arx._agreement import agree
 from arx._memory import empty
 
 if TYPE_CHECKING:
@@ -129,18 +130,34 @@ class ShardedOptimizer:
             optimizer.step(gradients)
 
     Args:
-        parameters: numpy arrays of one float dtype, by name or as a list, or a single one; the same on all ranks, where
-            they must hold the same values. They are changed in place.
+        parameters: numpy arrays of one float dtype, by name or as a list, or a single one; the same on all ranks, in
+            the same order, where they must hold the same values. They are changed in place.
         rule: `arx.SGD(...)`, `arx.Adam(...)`, or an object with their two methods.
-        group: whose ranks share the work; instead of the world.
+        group: whose ranks share the work; instead of the world. Making an optimizer is a collective call.
 
     Raises:
-        TypeError, ValueError: no numpy arrays, no float dtype, or more than one dtype.
+        TypeError, ValueError: no numpy arrays, no float dtype, more than one dtype, or no rule; the other ranks raise
+            `MismatchError`.
+        MismatchError: ranks have other names, another order, other shapes or dtypes, or a rule of another kind. It says
+            which.
     """
 
     def __init__(self, parameters: Any, rule: Rule, *, group: _arx.Group | None = None) -> None:
-        """Prepare to optimize `parameters`; no rank waits for another."""
+        """Prepare to optimize `parameters`, once all ranks have the same."""
         self._group = _arx.world() if group is None else group
+        try:
+            self._prepare(parameters, rule)
+        except Exception as error:
+            raise self._group._refuse(error) from None
+        kinds = [(name, f"{x.dtype} {x.shape}") for name, x in zip(self._names, self._parameters, strict=True)]
+        agree(f"ShardedOptimizer with {type(rule).__name__}", kinds, self._group)
+
+    def _prepare(self, parameters: Any, rule: Rule) -> None:
+        """Do what needs no other rank."""
+        if isinstance(rule, type) or not all(callable(getattr(rule, name, None)) for name in ("state", "update")):
+            given = f"the class {rule.__name__}" if isinstance(rule, type) else type(rule).__name__
+            msg = f"rule must be arx.SGD(...), arx.Adam(...) or an object with their two methods, not {given}"
+            raise TypeError(msg)
         self._names, self._parameters = _listed(parameters)
         self._rule, self._steps = rule, 0
         dtype = _dtype_of(self._parameters)
@@ -210,7 +227,7 @@ class ShardedOptimizer:
         wanted = {name: x.shape for name, x in zip(self._names, self._parameters, strict=True)}
         found = {name: x.shape for name, x in zip(names, listed, strict=True)}
         if found != wanted:
-            differ = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+            differ = [name for name in wanted | found if wanted.get(name) != found.get(name)]
             words = ", ".join(f"{n!r}: {found.get(n, 'none')} instead of {wanted.get(n, 'none')}" for n in differ)
             msg = f"gradients are not of the shapes of the parameters: {words}"
             raise ValueError(msg)

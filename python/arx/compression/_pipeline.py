@@ -277,9 +277,11 @@ def codec(compression: Any) -> _arx._Codec | None:
     return pipeline(compression)._core
 
 
-def of_buckets(compression: Any, group: _arx.Group, count: int) -> list[tuple[_arx._Codec, Any]]:
-    """Return a codec of the core for each bucket, and what it keeps."""
+def of_buckets(compression: Any, group: _arx.Group | None, count: int) -> list[tuple[_arx._Codec, Any]]:
+    """Return a codec of the core for each bucket, and what it keeps for the group, if there is one."""
     chosen, codec = _steady(compression, "a bucketer")
+    if group is None:
+        return [(codec, None)] * count
     return [(codec, chosen._feedback_of(group, f"bucket {number}")) for number in range(count)]
 
 
