@@ -234,3 +234,138 @@ def plans_that_differ():
 def test_plans_that_differ_are_found_out_when_called(ranks):
     for refusal in ranks(2).run(plans_that_differ):
         assert_refused(refusal, "MismatchError", "(2,)", "(3,)")
+
+
+def pairs(kind):
+    """Lists of arrays, and the two that have memory in common; None where none have."""
+    a, b = np.ones(10), np.ones((4, 6))
+    return {
+        "the same": ([a, b, a], (0, 2)),
+        "a view of it": ([b, a, a[:]], (1, 2)),
+        "parts": ([a[:3], b, a[2:]], (0, 2)),
+        "one element": ([b[:, 0], b[3]], (0, 1)),
+        "reversed": ([a[::-1], a[:1]], (0, 1)),
+        "within": ([b, a, b[1:2, 2:4]], (0, 2)),
+        "far within": ([a[:], b[:, 5], b[1:, 0], b], (1, 3)),
+        "large": ([np.broadcast_to(a, (10, 10)).copy(), a, large := np.ones(200_000), large[-1:]], (2, 3)),
+        "neighbours": ([a[:3], a[3:]], None),
+        "interleaved": ([a[::2], a[1::2], *(b[:, k] for k in range(6))], None),
+        "empty": ([a, a[3:3], a[3:3], a[:0]], None),
+    }[kind]
+
+
+OVERLAPS = ("the same", "a view of it", "parts", "one element", "reversed", "within", "far within", "large")
+APART = ("neighbours", "interleaved", "empty")
+
+
+def overlaps_in_a_list(kind):
+    """Rank 0 has arrays that overlap, others the same apart."""
+    xs, (one, other) = pairs(kind)
+    xs = xs if arx.rank() == 0 else [x.copy() for x in xs]
+    kept = [x.copy() for x in xs]
+    refusal = outcome(arx.all_reduce_many, xs)
+    assert all((x == y).all() for x, y in zip(xs, kept, strict=True)), "nothing has changed"
+    kind = "MismatchError" if arx.rank() else "ValueError"
+    assert_refused(refusal, kind, f"arrays {one} and {other} have")
+    named = {f"n{k}": x for k, x in enumerate(xs)}
+    assert_refused(outcome(arx.all_reduce_many, named), kind, f"arrays 'n{one}' and 'n{other}' have")
+    check_usable()
+
+
+@pytest.mark.parametrize("kind", OVERLAPS)
+def test_arrays_that_overlap_are_refused(ranks, kind):
+    ranks(2).run(overlaps_in_a_list, kind)
+
+
+def apart(kind):
+    p, rank = arx.size(), arx.rank()
+    xs, _ = pairs(kind)
+    for k, x in enumerate(xs):
+        x[...] = k + rank
+    arx.all_reduce_many(xs)
+    for k, x in enumerate(xs):
+        assert (x == k * p + p * (p - 1) / 2).all(), (kind, k)
+    for k, x in enumerate(xs):
+        x[...] = k + rank
+    with arx.coalesce():
+        for x in xs:
+            arx.all_reduce(x)
+    for k, x in enumerate(xs):
+        assert (x == k * p + p * (p - 1) / 2).all(), (kind, k)
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_views_without_an_element_in_common_are_fine(ranks, kind):
+    ranks(2).run(apart, kind)
+
+
+def overlaps_in_a_block(kind):
+    xs, (one, other) = pairs(kind)
+    xs = xs if arx.rank() == 0 else [x.copy() for x in xs]
+    kept = [x.copy() for x in xs]
+
+    def block():
+        with arx.coalesce():
+            for x in xs:
+                arx.all_reduce(x)
+
+    assert_refused(outcome(block), "MismatchError" if arx.rank() else "ValueError", f"calls {one} (", f"and {other} (")
+    assert all((x == y).all() for x, y in zip(xs, kept, strict=True)), "nothing has changed"
+    check_usable()
+
+
+@pytest.mark.parametrize("kind", OVERLAPS)
+def test_an_array_may_be_in_one_call_of_a_block(ranks, kind):
+    ranks(2).run(overlaps_in_a_block, kind)
+
+
+def blocks_with_out():
+    p = arx.size()
+    x, y, z = (np.full(4, arx.rank() + k) for k in (1.0, 2.0, 3.0))
+    with arx.coalesce():  # an array that none of them changes may be read by all
+        arx.all_reduce(x, out=y)
+        arx.all_reduce(x, out=z)
+    assert x.tolist() == [arx.rank() + 1.0] * 4
+    assert y.tolist() == z.tolist() == [p * (p + 1) / 2] * 4
+
+    def block(*calls):
+        with arx.coalesce():
+            for source, out in calls:
+                arx.all_reduce(source, out=out)
+
+    frozen = x[1:3]
+    frozen.flags.writeable = False
+    for calls in ([(x, None), (x, y)], [(x, y), (z, None), (y, y)], [(x, None), (frozen, np.zeros(2))]):
+        assert_refused(outcome(block, *calls), "ValueError", "of the block", "memory in common")
+        check_usable()
+    assert_refused(outcome(block, (x, np.zeros((2, 4)))), "ValueError", "out must", "float64(4,)", "float64(2, 4)")
+    assert_refused(outcome(block, (x, np.zeros(4, "f4"))), "ValueError", "out must", "float32(4,)")
+    check_usable()
+
+
+def test_out_in_a_block(ranks):
+    ranks(2).run(blocks_with_out)
+
+
+def two_groups():
+    """Rank 0 is refused a block of calls of two groups: the others are told in both."""
+    world = arx.world()
+    other = world.split(0)
+    x = np.ones(4)
+
+    def block():
+        with arx.coalesce():
+            world.all_reduce(x)
+            other.all_reduce(np.ones(5))
+            world.all_reduce(x[3:] if world.rank == 0 else np.ones(1))
+
+    assert_refused(outcome(block), "MismatchError" if world.rank else "ValueError", "calls 0 (float64(4,)) and 2 (")
+    for group in (world, other):
+        y = np.full(3, world.rank + 1.0)
+        group.all_reduce(y)
+        assert (y == world.size * (world.size + 1) / 2).all()
+    other.shutdown()
+
+
+def test_a_block_of_two_groups_that_is_refused(ranks):
+    ranks(3).run(two_groups)

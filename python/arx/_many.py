@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from arx import _arx
 from arx._agreement import agree, digest
+from arx._overlap import overlapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 _LARGE = 1 << 20  # bytes; an array of this size or more gains nothing from company, and would be copied
 _SHOWN = 200  # characters of the names in an error
@@ -34,7 +35,7 @@ def all_reduce_many(
 
     Args:
         xs: a list or tuple of arrays, the same number, shapes and dtypes on all ranks; or a dict of them, which ranks
-            match by name whatever the order. What `arx.all_reduce` takes.
+            match by name whatever the order. What `arx.all_reduce` takes; no two may have an element in common.
         op: as in `arx.all_reduce`, for all of them.
         group: instead of the world.
         compression: as in `arx.all_reduce`, of the arrays that travel together as of one. What is left out is kept if
@@ -50,6 +51,7 @@ def all_reduce_many(
     Raises:
         MismatchError: names or shapes differ between ranks. Names that not all ranks have are listed; nothing has
             moved.
+        ValueError: two arrays have memory in common. It says which; the other ranks raise `MismatchError`.
         Exception: as in `arx.all_reduce`.
     """
     group = _arx.world() if group is None else group
@@ -62,7 +64,13 @@ def all_reduce_many(
     settings = {"op": op, "algo": algo, "timeout": timeout, "async_op": async_op}
     if compression is not None:
         settings["compression"] = _kept(compression, name, group)
-    fused = _Fused(arrays, group, settings, _label(arrays, names, name))
+    views = [_numpy(x) for x in arrays]
+    pair = overlapping(views)
+    if pair is not None:
+        one, other = (repr(names[k]) if names else k for k in pair)
+        msg = f"all_reduce_many: arrays {one} and {other} have memory in common: each result would spoil the other"
+        raise group._refuse(ValueError(msg))
+    fused = _Fused(zip(arrays, views, strict=True), group, settings, _label(arrays, names, name))
     fused.begin()
     together = Together(fused, xs)
     return together if async_op else together.wait()
@@ -99,9 +107,13 @@ def _word(dtype: object) -> str:
     return str(dtype)
 
 
+def _shape(x: Any) -> str:
+    return f"{_word(getattr(x, 'dtype', '?'))}{tuple(getattr(x, 'shape', ()))}"
+
+
 def _label(arrays: Sequence[Any], names: Sequence[str] | None, name: str | None) -> str:
     """Return what ranks must agree on besides the length of all arrays together."""
-    shapes = [f"{_word(getattr(x, 'dtype', '?'))}{tuple(getattr(x, 'shape', ()))}" for x in arrays]
+    shapes = [_shape(x) for x in arrays]
     words = shapes if names is None else [f"{n}: {s}" for n, s in zip(names, shapes, strict=True)]
     shown = ", ".join(words)
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
@@ -111,11 +123,14 @@ def _label(arrays: Sequence[Any], names: Sequence[str] | None, name: str | None)
 class _Fused:
     """Arrays of one dtype after another, each with its place in the array that is reduced for them."""
 
-    def __init__(self, arrays: Sequence[Any], group: _arx.Group, settings: dict[str, Any], label: str) -> None:
+    def __init__(
+        self, arrays: Iterable[tuple[Any, Any]], group: _arx.Group, settings: dict[str, Any], label: str
+    ) -> None:
+        """Take each array with what `_numpy` makes of it."""
         self._group, self._settings, self._label = group, settings, label
         self._works: list[_arx.Work] = []
         self._unpack: list[tuple[Any, Any]] = []
-        self._views = [(x, _numpy(x)) for x in arrays]
+        self._views = list(arrays)
         self._calls = 0
         self._done = False
 
@@ -163,12 +178,13 @@ class _Fused:
                 view[...] = place
 
 
-def _numpy(x: Any) -> Any:
+def _numpy(x: Any, *, to_write: bool = True) -> Any:
     """Return `x` as a numpy array on the same memory; None if it may not be written, or numpy lacks its dtype."""
     import numpy as np
 
     if isinstance(x, np.ndarray):
-        return x if x.flags.writeable and not isinstance(x, np.ma.MaskedArray) and not x.dtype.hasobject else None
+        usable = x.flags.writeable or not to_write
+        return x if usable and not isinstance(x, np.ma.MaskedArray) and not x.dtype.hasobject else None
     if hasattr(x, "data_ptr") and hasattr(x, "numpy"):
         try:
             return x.detach().numpy()
@@ -237,6 +253,9 @@ def coalesce() -> Iterator[None]:
     `wait()` is allowed after the block. All ranks make the same calls in the same order. Other collectives in the block
     are not put off.
 
+    What one call of the block changes no other may take or change: the calls are not done one after the other.
+    Otherwise the end of the block raises ValueError, which says which two.
+
     If the block raises, nothing is done, and the other ranks get `MismatchError`.
 
     >>> with arx.coalesce():  # doctest: +SKIP
@@ -252,9 +271,8 @@ def coalesce() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        for group in {call.group for call in calls}:
-            if isinstance(error, Exception):
-                group._refuse(error)
+        if isinstance(error, Exception):
+            _refuse_all({call.group for call in calls}, error)
         raise
     finally:
         _open.calls = None
@@ -298,24 +316,59 @@ def put_off(group: _arx.Group, x: Any, arguments: dict[str, Any]) -> Any:
     return call if call.later else call.array
 
 
+def _refuse_all(groups: Iterable[_arx.Group], error: Exception) -> None:
+    for group in groups:
+        group._refuse(error)
+
+
 def _do(calls: list[_PutOff]) -> None:
     """Do the calls of a block, those alike together, in the order in which their kinds first came."""
     alike: dict[Any, list[_PutOff]] = {}
     for call in calls:
         key = (id(call.group), *(str(call.arguments[name]) for name in ("op", "algo", "timeout")))
         alike.setdefault(key, []).append(call)
-    for some in alike.values():
+    try:
+        views = _prepared(calls)
+    except (TypeError, ValueError) as error:
+        _refuse_all({call.group for call in calls}, error)
+        raise
+    left = list(alike.values())
+    while left:
+        some = left.pop(0)
         first = some[0]
         names = [str(call.arguments["name"]) for call in some]
-        arrays = []
-        for call in some:
-            if call.out is not None and call.out is not call.x:
-                call.out[...] = call.x
-            arrays.append(call.array)
+        arrays = [call.array for call in some]
         settings = {name: first.arguments[name] for name in ("op", "algo", "timeout")} | {"async_op": False}
         label = _label(arrays, None if set(names) == {"None"} else names, "coalesce")
-        fused = _Fused(arrays, first.group, settings, label)
-        fused.begin()
+        fused = _Fused([(call.array, views[call]) for call in some], first.group, settings, label)
+        try:
+            fused.begin()
+        except Exception as error:
+            # Who is with this rank in other groups only must not wait there for what will not come.
+            _refuse_all({others[0].group for others in left} - {first.group}, error)
+            raise
         Together(fused, None).wait()
         for call in some:
             call.is_done = True
+
+
+def _prepared(calls: Sequence[_PutOff]) -> dict[_PutOff, Any]:
+    """Copy each `x` into its `out`, if the calls of a block may go together; `_numpy` of what each of them changes."""
+    copied = [call for call in calls if call.out is not None and call.out is not call.x]
+    views = {call: _numpy(call.array) for call in calls}
+    read = {call: _numpy(call.x, to_write=False) for call in copied}
+    pair = overlapping(list(views.values()), [read.get(call) for call in calls])
+    if pair is not None:
+        one, other = (f"{k} ({_shape(calls[k].array)})" for k in pair)
+        msg = (
+            f"coalesce: calls {one} and {other} of the block, counted from 0, have memory in common: an array that one "
+            "call changes may be in no other of the block"
+        )
+        raise ValueError(msg)
+    for call in copied:
+        x, out = read[call], views[call]
+        if x is not None and out is not None and (x.shape, x.dtype) != (out.shape, out.dtype):
+            msg = f"out must have the shape and dtype of x, {_shape(x)}, not {_shape(out)}"
+            raise ValueError(msg)
+        call.out[...] = call.x
+    return views
