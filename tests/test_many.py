@@ -369,3 +369,27 @@ def two_groups():
 
 def test_a_block_of_two_groups_that_is_refused(ranks):
     ranks(3).run(two_groups)
+
+
+def an_empty_list(kind, later):
+    """Rank 1 has an empty list or dict, others have arrays; then all have nothing."""
+    arrays = {"list": [np.ones(3), np.ones(4)], "compressed": [np.ones(3)], "dict": {"a": np.ones(3)}}[kind]
+    options = {"async_op": later} | ({"compression": "fp16"} if kind == "compressed" else {})
+
+    def call(xs, **more):
+        result = arx.all_reduce_many(xs, "avg", **options, **more)
+        return result.wait() if later else result
+
+    refusal = outcome(call, type(arrays)() if arx.rank() == 1 else arrays)
+    check_usable()
+    nothing = type(arrays)()
+    assert call(nothing, timeout=30) is nothing
+    assert arx.all_reduce_many(nothing, "band") is nothing
+    check_usable()
+    return refusal
+
+
+@pytest.mark.parametrize(("kind", "later"), [("list", False), ("list", True), ("compressed", False), ("dict", False)])
+def test_a_list_that_is_empty_on_one_rank(ranks, kind, later):
+    for refusal in ranks(3).run(an_empty_list, kind, later):
+        assert_refused(refusal, "MismatchError", "rank 1", "missing 'a'" if kind == "dict" else "of 0: ")

@@ -77,3 +77,38 @@ def test_an_object_for_every_rank(ranks):
     assert_refused(first, "ValueError", "3 objects", "not 1")
     for refusal in others:
         assert_refused(refusal, "MismatchError", "3 objects")
+
+
+NO_SEQUENCES = {
+    "int": lambda: 3,
+    "generator": lambda: (k for k in range(3)),
+    "set": lambda: {1, 2, 3},
+    "dict": lambda: {0: 1, 1: 2, 2: 3},
+    "ndarray": lambda: np.array(3),
+}
+
+
+def no_sequence(kind):
+    refusal = outcome(arx.scatter_object, NO_SEQUENCES[kind]() if arx.rank() == 1 else None, 1)
+    check_usable()
+    return refusal
+
+
+@pytest.mark.parametrize("kind", NO_SEQUENCES)
+def test_what_is_no_sequence_of_objects_raises_everywhere(ranks, kind):
+    for rank, refusal in enumerate(ranks(3).run(no_sequence, kind)):
+        told = ("TypeError",) if rank == 1 else ("MismatchError", "rank 1 could not take part", "TypeError")
+        assert_refused(refusal, *told, f"sequence of 3 objects on the root, one per rank, not {kind}")
+
+
+def nothing_to_scatter():
+    refusals = [outcome(arx.scatter_object, None, 1), outcome(arx.scatter, None, 1)]
+    check_usable()
+    return refusals
+
+
+def test_a_root_without_anything_to_scatter(ranks):
+    for rank, (objects, array) in enumerate(ranks(2).run(nothing_to_scatter)):
+        kind = "ValueError" if rank == 1 else "MismatchError"
+        assert_refused(objects, kind, "2 objects on the root, one per rank, not none")
+        assert_refused(array, kind, "rank 1 is the root of this scatter, and must pass x")

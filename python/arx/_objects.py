@@ -77,7 +77,7 @@ def scatter_object(
     """Return object r of the sequence that rank `root` has, on rank r. By pickle: trust the root.
 
     What the other ranks pass does not count. Errors as in `broadcast_object`; `ValueError` on the root if it has not as
-    many objects as there are ranks.
+    many objects as there are ranks, `TypeError` if what it has is no sequence.
     """
     import numpy as np
 
@@ -85,12 +85,10 @@ def scatter_object(
     mine = group.rank == root
     pickles = []
     if mine:
-        count = -1 if objs is None else len(objs)
-        if count != group.size:
-            given = "none" if objs is None else str(count)
-            msg = f"scatter_object needs {group.size} objects on the root, one per rank, not {given}"
-            raise group._refuse(ValueError(msg))
-        assert objs is not None
+        try:
+            objs = _one_each(objs, group)
+        except (TypeError, ValueError) as error:
+            raise group._refuse(error) from None
         pickles = [_framed(obj, group) for obj in objs]
     lengths = np.array([len(data) for data in pickles] or [0] * group.size, np.int64)
     longest = int(group.broadcast(lengths, root, timeout=timeout, name="object").max())
@@ -106,6 +104,22 @@ def scatter_object(
     return pickle.loads(out[0, _LENGTH.size : _LENGTH.size + length].data)
 
 
+def _one_each(objs: Any, group: _arx.Group) -> list[Any]:
+    """Return the objects of a root, if there is one for each rank."""
+    needed = f"scatter_object needs a sequence of {group.size} objects on the root, one per rank"
+    if objs is None:
+        msg = f"{needed}, not none"
+        raise ValueError(msg)
+    is_sequence = hasattr(objs, "__len__") and hasattr(objs, "__getitem__") and not hasattr(objs, "keys")
+    if not is_sequence or getattr(objs, "ndim", 1) == 0:
+        msg = f"{needed}, not {type(objs).__name__}"
+        raise TypeError(msg)
+    if len(objs) != group.size:
+        msg = f"{needed}, not {len(objs)}"
+        raise ValueError(msg)
+    return list(objs)
+
+
 def scatter_new(group: _arx.Group, x: Any, root: Any, timeout: float | None, name: str | None) -> Any:
     """Scatter to ranks that do not know what comes: the root tells them."""
     import numpy as np
@@ -113,6 +127,8 @@ def scatter_new(group: _arx.Group, x: Any, root: Any, timeout: float | None, nam
     root = 0 if root is None else root
     what = None
     if group.rank == root:
+        if x is None:
+            raise group._refuse(ValueError(f"rank {root} is the root of this scatter, and must pass x"))
         try:
             shape, dtype = tuple(x.shape), x.dtype
         except AttributeError:
