@@ -127,6 +127,23 @@ def test_state_is_saved_and_loaded(ranks):
     ranks(2).run(saved)
 
 
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [(arx.SGD, "lr"), (arx.SGD, "momentum"), (arx.SGD, "weight_decay"), (arx.Adam, "lr"), (arx.Adam, "eps")],
+)
+def test_a_rule_takes_finite_numbers_from_0(rule, name, bad):
+    assert getattr(rule(**{name: 0}), name) == 0
+    with pytest.raises(ValueError, match=f"^{name} must be a finite number from 0, not {bad!r}$"):
+        rule(**{name: bad})
+
+
+@pytest.mark.parametrize("bad", [(0.9, 1.0), (-0.1, 0.9), (0.9,)])
+def test_the_betas_of_adam_are_less_than_1(bad):
+    with pytest.raises(ValueError, match="betas"):
+        arx.Adam(betas=bad)
+
+
 def refused():
     world = arx.world()
     optimizer = arx.ShardedOptimizer(numbers(1), arx.SGD())

@@ -208,6 +208,23 @@ def test_callbacks_and_as_completed(ranks):
     ranks(2).run(callbacks)
 
 
+def what_is_no_work():
+    work = arx.all_reduce(np.ones(3), async_op=True)
+    for call in (arx.wait_all, arx.as_completed):  # before any of them is waited for
+        refusal = outcome(call, [work, 3])
+        assert_refused(refusal, "TypeError", f"{call.__name__} takes Works, as async_op=True returns them, not int")
+    assert (arx.wait_all([work])[0] == arx.size()).all()
+    assert list(arx.as_completed(w for w in [work])) == [work]
+    together = arx.all_reduce_many([np.ones(3)], async_op=True)
+    assert_refused(outcome(together.add_done_callback, 3), "TypeError", "takes a function, not int")
+    assert (arx.wait_all([together])[0][0] == arx.size()).all()
+    check_usable()
+
+
+def test_what_is_no_work_is_not_waited_for(ranks):
+    ranks(2).run(what_is_no_work)
+
+
 def awaits():
     world = arx.world()
 

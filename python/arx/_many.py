@@ -230,6 +230,9 @@ class Together:
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """As `Work.add_done_callback`."""
+        if not callable(fn):
+            msg = f"add_done_callback takes a function, not {type(fn).__name__}"
+            raise TypeError(msg)
         left = threading.Semaphore(len(self._fused.works) - 1) if self._fused.works else None
         if left is None:
             fn(self)

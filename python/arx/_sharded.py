@@ -52,6 +52,10 @@ class SGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _ensure_from_0(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
     def state(self, like: Array) -> dict[str, Array]:
         """Return a velocity of zeros, if there is momentum."""
         import numpy as np
@@ -90,6 +94,13 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _ensure_from_0(lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
+        if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
+            msg = f"betas must be two numbers of at least 0 and less than 1, not {self.betas!r}"
+            raise ValueError(msg)
+
     def state(self, like: Array) -> dict[str, Array]:
         """Return moments of zeros."""
         import numpy as np
@@ -116,6 +127,13 @@ class Adam:
         np.divide(first, root, out=root)
         root *= kind(self.lr / (1 - b1**step))
         parameters -= root
+
+
+def _ensure_from_0(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0.0 <= number < math.inf:
+            msg = f"{name} must be a finite number from 0, not {number!r}"
+            raise ValueError(msg)
 
 
 class ShardedOptimizer:

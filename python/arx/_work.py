@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from arx import _arx
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from arx._arx import Work
 
@@ -26,7 +26,7 @@ def wait_all(works: Iterable[Work], timeout: float | None = None) -> list[Any]:
     """
     until = None if timeout is None else time.monotonic() + timeout
     results = []
-    for work in works:
+    for work in _checked(works, "wait_all", "wait"):
         if until is None:
             results.append(work.wait())
         elif work.done():
@@ -41,20 +41,32 @@ def as_completed(works: Iterable[Work], timeout: float | None = None) -> Iterato
 
     `timeout` is in seconds, from the first `next` on; `TimeoutError` when it ends.
     """
+    return _completed(_checked(works, "as_completed", "add_done_callback"), timeout)
+
+
+def _completed(works: Sequence[Work], timeout: float | None) -> Iterator[Work]:
     import queue
 
     until = None if timeout is None else time.monotonic() + timeout
     done: queue.SimpleQueue[Work] = queue.SimpleQueue()
-    pending = 0
     for work in works:
         work.add_done_callback(done.put)
-        pending += 1
-    for left in range(pending, 0, -1):
+    for left in range(len(works), 0, -1):
         try:
             yield done.get(timeout=None if until is None else max(until - time.monotonic(), 0.0))
         except queue.Empty:
-            msg = f"{left} of {pending} calls are not done after {timeout} s"
+            msg = f"{left} of {len(works)} calls are not done after {timeout} s"
             raise TimeoutError(msg) from None
+
+
+def _checked(works: Iterable[Work], function: str, needed: str) -> list[Work]:
+    """Return `works`, if they are some, before any of them is waited for."""
+    listed = list(works)
+    for work in listed:
+        if not hasattr(work, needed):
+            msg = f"{function} takes Works, as async_op=True returns them, not {type(work).__name__}"
+            raise TypeError(msg)
+    return listed
 
 
 def awaited(work: Work) -> Generator[Any, None, Any]:
