@@ -200,6 +200,7 @@ BAD_ARGUMENTS = {
     "None": (lambda: (None, {}), "TypeError", "NoneType"),
     "integers": (lambda: ({"a": np.ones(4, int)}, {}), "TypeError", "int64"),
     "objects": (lambda: ({"a": np.full(4, None)}, {}), "TypeError", "object"),
+    "one twice": (lambda: (dict.fromkeys("ab", np.ones(4)), {}), "ValueError", "arrays 'a' and 'b' have memory"),
     "bucket_bytes": (lambda: (named("a"), {"bucket_bytes": 0}), "ValueError", "bucket_bytes"),
     "op": (lambda: (named("a"), {"op": "mean"}), "ValueError", "mean"),
     "codec": (lambda: (named("a"), {"compression": "int3"}), "ValueError", "int3"),

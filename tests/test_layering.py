@@ -92,8 +92,8 @@ MODULES = {
     "_agreement": {"_arx", "_objects", "errors"},
     "_overlap": set(),
     "_many": {"_agreement", "_arx", "_overlap", "_work", "compression"},
-    "_sharded": {"_agreement", "_arx", "_memory"},
-    "_bucketer": {"_agreement", "_arx", "_memory", "compression"},
+    "_sharded": {"_agreement", "_arx", "_memory", "_overlap"},
+    "_bucketer": {"_agreement", "_arx", "_memory", "_overlap", "compression"},
     "_world": {"_arx", "errors", "launch"},
     "": {
         *("_arx", "_bucketer", "_groups", "_many", "_memory", "_objects", "_operations", "_sharded", "_work", "_world"),

@@ -198,6 +198,7 @@ def test_parameters_that_differ_between_ranks_are_named(ranks, kind):
 BAD_ARGUMENTS = {
     "None": (lambda: (None, arx.SGD()), "TypeError", "NoneType"),
     "integers": (lambda: (np.ones(3, int), arx.SGD()), "TypeError", "int64"),
+    "one twice": (lambda: ([np.ones(3)] * 2, arx.SGD()), "ValueError", "arrays '0' and '1' have memory in common"),
     "a rule's name": (lambda: (np.ones(3), "sgd"), "TypeError", "arx.SGD(...)"),
     "a rule's class": (lambda: (np.ones(3), arx.SGD), "TypeError", "arx.SGD(...)"),
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from arx import _arx
 from arx._agreement import agree
 from arx._memory import empty
+from arx._overlap import ensure_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +56,8 @@ class GradientBucketer:
 
     Args:
         arrays: numpy arrays of floats by name (or a list: names are "0", "1", ...), the same names, shapes, dtypes and
-            order on all ranks. They are written in place; keep using these very arrays.
+            order on all ranks. They are written in place; keep using these very arrays. No two may have an element in
+            common.
         bucket_bytes: how much a bucket holds; a larger array is one by itself.
         op: as in `arx.all_reduce`.
         compression: as in `arx.all_reduce`, of each bucket; what is left out comes with the next step. A pipeline with
@@ -84,6 +86,7 @@ class GradientBucketer:
         parent = _arx.world() if group is None else group
         try:
             self._arrays = _named(arrays)
+            ensure_apart("GradientBucketer", list(self._arrays.values()), list(self._arrays))
             if bucket_bytes <= 0:
                 msg = f"bucket_bytes must be positive, not {bucket_bytes}"
                 raise ValueError(msg)

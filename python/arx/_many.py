@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from arx import _arx
 from arx._agreement import agree, digest
-from arx._overlap import overlapping
+from arx._overlap import ensure_apart, overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -65,11 +65,10 @@ def all_reduce_many(
     if compression is not None:
         settings["compression"] = _kept(compression, name, group)
     views = [_numpy(x) for x in arrays]
-    pair = overlapping(views)
-    if pair is not None:
-        one, other = (repr(names[k]) if names else k for k in pair)
-        msg = f"all_reduce_many: arrays {one} and {other} have memory in common: each result would spoil the other"
-        raise group._refuse(ValueError(msg))
+    try:
+        ensure_apart("all_reduce_many", views, names)
+    except ValueError as error:
+        raise group._refuse(error) from None
     fused = _Fused(zip(arrays, views, strict=True), group, settings, _label(arrays, names, name))
     fused.begin()
     together = Together(fused, xs)

@@ -38,6 +38,15 @@ def overlapping(written: Arrays, read: Arrays = ()) -> tuple[int, int] | None:
     return None
 
 
+def ensure_apart(what: str, arrays: Arrays, names: Sequence[object] | None = None) -> None:
+    """Raise ValueError, which says which two, if arrays that `what` was given have memory in common."""
+    pair = overlapping(arrays)
+    if pair is not None:
+        one, other = (k if names is None else repr(names[k]) for k in pair)
+        msg = f"{what}: arrays {one} and {other} have memory in common: each result would spoil the other"
+        raise ValueError(msg)
+
+
 def _span(x: NDArray[Any]) -> tuple[int, int]:
     """Return the addresses of the first byte and behind the last."""
     low: int = x.__array_interface__["data"][0]

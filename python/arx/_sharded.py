@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from arx import _arx
 from arx._agreement import agree
 from arx._memory import empty
+from arx._overlap import ensure_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,7 +150,8 @@ class ShardedOptimizer:
 
     Args:
         parameters: numpy arrays of one float dtype, by name or as a list, or a single one; the same on all ranks, in
-            the same order, where they must hold the same values. They are changed in place.
+            the same order, where they must hold the same values. They are changed in place; no two may have an element
+            in common.
         rule: `arx.SGD(...)`, `arx.Adam(...)`, or an object with their two methods.
         group: whose ranks share the work; instead of the world. Making an optimizer is a collective call.
 
@@ -177,6 +179,7 @@ class ShardedOptimizer:
             msg = f"rule must be arx.SGD(...), arx.Adam(...) or an object with their two methods, not {given}"
             raise TypeError(msg)
         self._names, self._parameters = _listed(parameters)
+        ensure_apart("ShardedOptimizer", self._parameters, self._names)
         self._rule, self._steps = rule, 0
         dtype = _dtype_of(self._parameters)
         count = sum(x.size for x in self._parameters)
