@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from arx import _arx
+from arx import _arx, errors
 from arx.errors import InitError
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def init(
             msg = f"{name} must be a string, not {type(text).__name__}"
             raise TypeError(msg)
     # Not at the top: who imports arx only to look at it, or to launch, does not pay for it.
+    from arx.launch.blame import teller
     from arx.launch.detect import TAKEN, detect, transport_of
     from arx.launch.master import allowed, ensure_enough
 
@@ -90,6 +91,7 @@ def init(
     )
     if port_range and place.master and place.world_size > 1:
         ensure_enough(ports, place.local_size or 1)
+    errors.on_loss = teller(os.environ, place)  # now, for ranks can be lost while they meet
     group = _arx.connect(
         {
             "rank": place.rank,
@@ -272,5 +274,6 @@ def _at_end_of_worker() -> None:
 
 
 def _after_fork_in_child() -> None:
+    errors.on_loss = None  # a child of a rank is not a rank
     for descriptor in _arx._after_fork_in_child():
         os.close(descriptor)

@@ -25,8 +25,9 @@ Starts ranks of a program, N on this host or as many as --hosts says, and ends w
 
 SCRIPT is a Python file; with -m, a Python module; else any program. What follows it is passed on to it.
 Rank 0 has the launcher's stdin. Output comes in whole lines, each with its rank. The first rank that fails ends the
-others, and its exit code is the launcher's (128 + number if a signal killed it). Ctrl-C is passed on to all ranks, and
-ends them for certain when pressed again. Nothing that the ranks started outlives the launcher.
+others, and its exit code is the launcher's (128 + number if a signal killed it), also if ranks that have lost it end
+before it does. Ctrl-C is passed on to all ranks, and ends them for certain when pressed again. Nothing that the ranks
+started outlives the launcher.
 
 Several hosts, from one place: --hosts h0:2,h1:2 connects to each by ssh (--rsh says by what else) and starts the same
 Python in the same folder there. ARX_*, PYTHON*, OMP_*, MKL_*, OPENBLAS_* and --env variables go along, and PATH and
@@ -236,7 +237,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 _GIVEN_BY_RUN = (
     *("ARX_RANK", "ARX_WORLD_SIZE", "ARX_LOCAL_RANK", "ARX_LOCAL_SIZE", "ARX_NODE_RANK", "ARX_NNODES"),
-    *("ARX_JOB_ID", "ARX_SECRET", "ARX_MASTER"),
+    *("ARX_JOB_ID", "ARX_SECRET", "ARX_MASTER", "ARX_LAUNCHER"),
 )
 
 

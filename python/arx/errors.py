@@ -1,7 +1,8 @@
 """What arx raises.
 
 Every error is an `ArxError`, and is also the builtin error that a caller who knows nothing of arx would catch
-(`ConnectionError`, `TimeoutError`, `ValueError`, `PermissionError`). The core raises these classes; they hold no logic.
+(`ConnectionError`, `TimeoutError`, `ValueError`, `PermissionError`). The core raises these classes; they hold no logic,
+but that whoever asked for it (`on_loss`) hears of each rank that is lost.
 
     ArxError(RuntimeError)
      ├── InitError
@@ -15,7 +16,7 @@ Every error is an `ArxError`, and is also the builtin error that a caller who kn
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 __all__ = [
     "AbortedError",
@@ -27,6 +28,9 @@ __all__ = [
     "PeerLostError",
     "RendezvousError",
 ]
+
+on_loss: Callable[[tuple[int, ...]], None] | None = None
+"""Is told of the ranks that are lost, also if the program catches the error: `init` sets it for the launcher."""
 
 
 class ArxError(RuntimeError):
@@ -55,6 +59,8 @@ class PeerLostError(ArxError, ConnectionError):
     def __init__(self, message: str = "", *, ranks: Iterable[int] = ()) -> None:
         super().__init__(message)
         self.ranks = tuple(ranks)
+        if on_loss is not None and self.ranks:
+            on_loss(self.ranks)
 
 
 class CollectiveTimeout(ArxError, TimeoutError):

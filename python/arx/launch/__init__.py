@@ -10,6 +10,7 @@
 
     command   what each rank executes      share    which ranks are on which host, and what they are told
     output    whole lines, prefixes        report   which rank failed first, and how
+    blame     how ranks say whom they lost
 
 Nothing here knows the core, numpy or any collective: a launcher starts in milliseconds and cannot fail with them.
 """

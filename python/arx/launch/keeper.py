@@ -8,7 +8,8 @@
                                                                      SIGKILL, until there is none
     the launcher dies   SIGKILL at once
 
-It ends when it has no child left; as it adopts orphans, nothing of the job is left then.
+It ends when it has no child left; as it adopts orphans, nothing of the job is left then. Only then does it say which
+rank is at fault: those that noticed its failure may end before it does (see `blame`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import IO
 from arx.launch import output, signals, tree
 from arx.launch.command import Job, UsageError
 from arx.launch.ranks import Crew
-from arx.launch.report import Outcome, failure_report
+from arx.launch.report import Outcome, at_fault, failure_report
 from arx.launch.share import Share
 from arx.launch.signals import JOB_CONTROL, PASSED_ON, RELAYED
 
@@ -39,7 +40,7 @@ class Keeper:
         self._job, self._crew, self._share, self._console, self._lifeline = job, crew, share, console, lifeline
         self._streams: dict[tuple[int, int], output.Stream] = {}  # by rank and fd
         self._childless = False
-        self._first: Outcome | None = None  # the rank that failed first
+        self._first: Outcome | None = None  # the rank that ended first with a failure
         self._signal: int | None = None  # the signal that ended the job
         self._term_at = self._kill_at = float("inf")  # times of the clock; finite once the job is ending
         self._orphaned = False
@@ -182,8 +183,9 @@ class Keeper:
         for stream in self._streams.values():
             stream.feed(b"", self._console)
         if self._first is not None:
-            tail = self._streams[self._first.rank, 2].tail
-            report = failure_report(self._first, self._crew.outcomes, self._share.world, tail, self._job.log_dir)
+            culprit = at_fault(self._first, self._crew.outcomes)
+            tail = self._streams[culprit.rank, 2].tail
+            report = failure_report(culprit, self._crew.outcomes, self._share.world, tail, self._job.log_dir)
             self._console.write(2, report.encode(errors="backslashreplace"))
         elif self._signal is not None:
             name = signal.Signals(self._signal).name
@@ -200,7 +202,7 @@ class Keeper:
         if self._signal is not None:
             return 128 + self._signal
         if self._first is not None:
-            code = self._first.code
+            code = at_fault(self._first, self._crew.outcomes).code
             return code if code > 0 else 128 - code
         if self._console.failed is not None:
             return 128 + signal.SIGPIPE if isinstance(self._console.failed, BrokenPipeError) else 1

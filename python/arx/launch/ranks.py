@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, NamedTuple, Protocol
 
-from arx.launch import spawn, tree
+from arx.launch import blame, spawn, tree
 from arx.launch.report import Outcome
 from arx.launch.share import Share
 
@@ -80,16 +80,18 @@ class Ranks:
         self._command, self._env, self._share = command, env, share
         self._streams, self._bind, self._stdin = streams, bind, stdin
         self._pipes: dict[int, tuple[IO[bytes], int, int]] = {}  # by descriptor: the pipe, whose, which of its fds
+        self._ear: blame.Ear | None = None  # once there are ranks to listen to
         self._running: dict[int, tuple[Outcome, subprocess.Popen[bytes]]] = {}  # by process id
         self.outcomes: list[Outcome] = []
 
     def start(self) -> None:
         """Starts all ranks."""
+        self._ear = blame.Ear(self._env.get("ARX_JOB_ID", ""))
         cores = sorted(os.sched_getaffinity(0))
         for index in range(self._share.n):
             core = cores[(self._share.local_first + index) % len(cores)] if self._bind == "core" else None
             rank = self._share.first + index
-            env = {**self._env, **self._share.place(index)}
+            env = {**self._env, **self._ear.environment, **self._share.place(index)}
             process = spawn.spawn(self._command, env, streams=self._streams, core=core, stdin=self._stdin and rank == 0)
             outcome = Outcome(rank, process.pid, time.monotonic())
             self.outcomes.append(outcome)
@@ -100,8 +102,9 @@ class Ranks:
                     self._pipes[pipe.fileno()] = (pipe, rank, fd)
 
     def fds(self, *, reading: bool) -> dict[int, int]:
-        """The ranks' pipes; their ends are told by SIGCHLD."""
-        return dict.fromkeys(self._pipes, select.POLLIN) if reading else {}
+        """The ranks' pipes, and what `reap` listens to; their ends are told by SIGCHLD."""
+        ears = [self._ear.fileno()] if self._ear else []
+        return dict.fromkeys([*ears, *(self._pipes if reading else ())], select.POLLIN)
 
     def receive(self, ready: set[int]) -> Iterator[Output]:
         """What came by the pipes that are ready."""
@@ -116,7 +119,7 @@ class Ranks:
 
     def reap(self) -> tuple[list[Outcome], bool]:
         """The ranks that have ended since the last call, and whether nothing at all is left of the job."""
-        ended = []
+        ended, childless = [], True
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if known := self._running.pop(found[0], None):
@@ -124,8 +127,16 @@ class Ranks:
                     process.returncode = os.waitstatus_to_exitcode(found[1])  # else Popen would look for it
                     outcome.end(process.returncode)
                     ended.append(outcome)
-            return ended, False
-        return ended, True
+            childless = False
+        self._listen()  # after this, since who has ended has said before all that it had to
+        return ended, childless
+
+    def _listen(self) -> None:
+        """Whom the ranks have lost."""
+        known = {outcome.rank: outcome for outcome in self.outcomes}
+        for rank, lost in self._ear.hear() if self._ear else ():
+            if rank in known:
+                known[rank].blames.update(lost)
 
     def due(self) -> float:
         """Never: ranks stir when anything happens to them."""

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _RULE = "-" * 72
 _LAST_LINES = 20
@@ -26,12 +26,18 @@ class Outcome:
     lost: str = ""  # why nobody knows how it ended
     asked: bool = False  # the launcher sent it SIGTERM
     forced: bool = False  # the launcher sent it SIGKILL
+    blames: set[int] = field(default_factory=set)  # ranks that arx told it were lost
 
     def end(self, code: int) -> None:
         """The process was reaped."""
         self.running = False
         self.code = code
         self.lasted = time.monotonic() - self.started
+
+    @property
+    def failed_by_itself(self) -> bool:
+        """Whether it failed, and not because the launcher ended it."""
+        return not (self.running or self.code == 0 or self.asked or self.forced)
 
     def __str__(self) -> str:
         if self.lost:
@@ -41,6 +47,24 @@ class Outcome:
         if self.asked and self.code == -signal.SIGTERM:
             return "ended by the launcher (SIGTERM)"
         return f"exit code {self.code}" if self.code >= 0 else f"killed by {_signal_name(-self.code)}"
+
+
+def at_fault(first: Outcome, all_ranks: Sequence[Outcome]) -> Outcome:
+    """Which rank is to be named when `first` was the first to end with a failure.
+
+    Who fails leaves its group, then ends; the others raise as soon as it has left, so one of them may be the first to
+    end. It failed because of the ranks that it had lost, or that these had lost, as far as they failed by themselves.
+    """
+
+    def behind(outcome: Outcome) -> list[Outcome]:
+        traced = [outcome]
+        for one in traced:  # which grows
+            traced += [other for other in all_ranks if other.rank in one.blames and other not in traced]
+        return [one for one in traced if one.failed_by_itself]
+
+    # The fewest behind itself: nobody but itself, unless some have lost each other. Then a death by signal is rather
+    # the cause, an exit code the consequence.
+    return min(behind(first), key=lambda one: (len(behind(one)), one.code > 0, one.started + one.lasted))
 
 
 def failure_report(first: Outcome, all_ranks: Sequence[Outcome], size: int, stderr: bytes, log_dir: str | None) -> str:

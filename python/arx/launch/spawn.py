@@ -10,13 +10,14 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from arx.launch import detect, families, tree
+from arx.launch import blame, detect, families, tree
 from arx.launch.command import UsageError
 
 _HIDDEN_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "TORCHELASTIC_", "HYDI_", "HYDRA_BSTRAP_")
 _HIDDEN = frozenset(
     {
         detect.TAKEN,
+        blame.LAUNCHER,
         *(
             "ARX_JOB_ID",
             "ARX_SECRET",
