@@ -215,3 +215,22 @@ def test_a_killed_rank_is_named_by_the_ranks_of_all_hosts(launch_hosts: Launcher
     assert done.returncode == 137
     assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] lost 2" for rank in (0, 1, 3)]
     assert re.search(r"arx run: rank 2 of 4 failed first: killed by SIGKILL \(pid \d+ on h1,", done.stderr)
+
+
+@pytest.mark.parametrize("hosts", ["h0:1,h1:2", "h0:2,h0:1"])
+def test_the_rank_at_fault_is_named_although_others_end_before_it(launch_hosts: Launcher, hosts: str) -> None:
+    path = write_script(
+        launch_hosts.folder,
+        """
+        import atexit, arx
+        atexit.register(lambda: time.sleep(0.3) if rank == 1 else None)
+        with arx.init(timeout=100):
+            arx.barrier()
+            if rank == 1:
+                sys.exit(7)
+            arx.barrier()
+        """,
+    )
+    done = launch_hosts("--hosts", hosts, path)
+    assert done.returncode == 7, done.stderr
+    assert re.search(r"arx run: rank 1 of 3 failed first: exit code 7 \(pid \d+ on h[01],", done.stderr)

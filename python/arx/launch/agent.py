@@ -57,7 +57,8 @@ class Agent:
                 if childless:
                     self._report(None)
                 for outcome in ended:
-                    self._console.write(1, frames.pack(frames.ENDED, outcome.rank, outcome.code))
+                    blames = " ".join(map(str, outcome.blames)).encode()
+                    self._console.write(1, frames.pack(frames.ENDED, outcome.rank, outcome.code, blames))
             self._console.pump()
             self._over = self._over or self._console.failed is not None
         tree.kill_all()

@@ -1,10 +1,11 @@
 """What `arx run --hosts` and its agent on a host say to each other, over the stdin and stdout of `ssh`.
 
     launcher → agent    JOB {…}   GO   PASS n   RELAY n   HOLD 0|1   ASK   KILL   BEAT …
-    agent → launcher    MAGIC   READY | REFUSED text   STARTED rank pid …   OUTPUT rank fd data …   ENDED rank code …
+    agent → launcher    MAGIC   READY | REFUSED text   STARTED rank pid …   OUTPUT rank fd data …   ENDED rank code lost
 
-The end of the agent's stdin, or a silence of several BEATs, means that the launcher is gone. A frame is 13 bytes of
-head (kind, rank, number, length) and its data. What a login shell prints before MAGIC is skipped.
+`lost` are the ranks that this one had lost when it ended. The end of the agent's stdin, or a silence of several BEATs,
+means that the launcher is gone. A frame is 13 bytes of head (kind, rank, number, length) and its data. What a login
+shell prints before MAGIC is skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MAGIC = b"\0arx agent 1\n"  # the number is the version of all this
+MAGIC = b"\0arx agent 2\n"  # the number is the version of all this
 _HEAD = struct.Struct("<cIiI")
 
 JOB, GO, PASS, RELAY, HOLD, ASK, KILL, BEAT = b"J", b"G", b"P", b"U", b"H", b"T", b"K", b"B"

@@ -77,6 +77,7 @@ class Hosts:
                 self.outcomes.sort(key=lambda outcome: outcome.rank)
             elif frame.kind == frames.ENDED:
                 agent.ranks[frame.rank].end(frame.number)
+                agent.ranks[frame.rank].blames.update(map(int, frame.data.split()))
                 self._ended.append(agent.ranks[frame.rank])
 
     def reap(self) -> tuple[list[Outcome], bool]:
