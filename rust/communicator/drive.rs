@@ -20,7 +20,7 @@ use crate::sync::Ordering;
 use crate::transport::tcp;
 use crate::wait::{Bell, Host, Patience, SLICE, Stop, Task, Wait};
 
-use super::mail::{Arrays, Both, Exchange, Fault, Mail, Own, Reach};
+use super::mail::{Arrays, Both, Fault, Mail, Own, Reach};
 use super::outstanding::{Letter, Outstanding, STEPS, Tray};
 use super::roll::Roll;
 use super::undelivered::{interrupted, is_broken};
@@ -154,8 +154,13 @@ impl Mail {
 
     /// Goes on with what is outstanding, as far as it goes now. Whether anything moved.
     fn progress(&mut self) -> bool {
+        self.progress_with(&Arrays::default())
+    }
+
+    /// The same, and with a caller's own arrays.
+    pub(super) fn progress_with(&mut self, own: &Arrays<'_>) -> bool {
         let Mail { office, outstanding, .. } = self;
-        let moved = office.progress(&Both { own: &Arrays::default(), outstanding });
+        let moved = office.progress(&Both { own, outstanding });
         if moved {
             outstanding.note(office);
             outstanding.note_progress();
@@ -188,22 +193,6 @@ impl Mail {
                 let rest = letter.rest(&self.office);
                 Err(self.stopped(Stop::Timeout, (&letter.parcel.call(), &rest), letter.limit, host))
             }
-            None => Ok(()),
-        }
-    }
-
-    /// Whether somebody who is needed is gone.
-    fn check_presence(&self, own: Option<&Own<'_>>, host: &mut dyn Host) -> Step<()> {
-        let broken = |rest: &Exchange<'_>| is_broken((&self.reach, &self.roll, self.me), &self.office, rest);
-        if let Some(own) = own {
-            let rest = own.due.rest(&self.office);
-            if broken(&rest) {
-                return Err(self.stopped(Stop::Gone, (own.due.call, &rest), own.limit, host));
-            }
-        }
-        let rests = self.outstanding.iter().map(|letter| (letter, letter.rest(&self.office)));
-        match rests.into_iter().find(|(_, rest)| broken(rest)) {
-            Some((letter, rest)) => Err(self.stopped(Stop::Gone, (&letter.parcel.call(), &rest), letter.limit, host)),
             None => Ok(()),
         }
     }
@@ -241,12 +230,10 @@ impl Mail {
         let (alarm, now) = (boards.control().alarm.load(Ordering::Acquire), self.outstanding.clock());
         if self.asked.is_none_or(|(seen, at)| seen != alarm || now >= at + AGAIN) {
             self.asked = Some((alarm, now));
-            // Once more: somebody may have sent its letter and left in between.
-            if self.progress() {
+            if self.check_presence(None, host)? {
                 self.asked = None;
                 return self.end_ready(host);
             }
-            self.check_presence(None, host)?;
         }
         self.check_time(None, host)
     }

@@ -8,10 +8,32 @@ use crate::post::{Office, Status};
 use crate::transport::Broken;
 use crate::wait::{Host, Stop};
 
-use super::mail::{Exchange, Fault, Mail, Reach, Take};
+use super::mail::{Arrays, Exchange, Fault, Mail, Own, Reach, Take};
 use super::roll::Roll;
 
 impl Mail {
+    /// Whether somebody who is needed is gone. True: no longer, for something has moved.
+    pub(super) fn check_presence(&mut self, own: Option<&Own<'_>>, host: &mut dyn Host) -> Result<bool, Fault> {
+        let broken = |rest: &Exchange<'_>| is_broken((&self.reach, &self.roll, self.me), &self.office, rest);
+        let of_own = own.is_some_and(|own| broken(&own.due.rest(&self.office)));
+        let of_others = self.outstanding.iter().position(|letter| broken(&letter.rest(&self.office)));
+        if !of_own && of_others.is_none() {
+            return Ok(false);
+        }
+        // They may have sent their letters and left since these were looked for: they are looked for once more, now that it is known
+        // that no others will come.
+        if self.progress_with(own.map_or(&Arrays::default(), |own| own.arrays)) {
+            return Ok(true);
+        }
+        if let Some(own) = own.filter(|_| of_own) {
+            return Err(self.stopped(Stop::Gone, (own.due.call, &own.due.rest(&self.office)), own.limit, host));
+        }
+        let letter =
+            of_others.and_then(|at| self.outstanding.iter().nth(at)).expect("found, and nothing has moved since");
+        let (call, rest) = (letter.parcel.call(), letter.rest(&self.office));
+        Err(self.stopped(Stop::Gone, (&call, &rest), letter.limit, host))
+    }
+
     /// `rest`: what of the call is still to be done.
     #[cold]
     pub(super) fn stopped(

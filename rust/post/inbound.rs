@@ -110,13 +110,13 @@ impl Office {
     /// Takes in what has come from a rank, up to a segment. Whether that was anything.
     pub(super) fn receive(&mut self, peer: Rank, memory: &dyn Memory) -> bool {
         let Some(mut rx) = self.peers[peer as usize].inbound.rx.take() else { return false };
+        let done = self.done.len();
         match self.take_in(peer, &mut *rx, memory) {
             Ok(moved) => {
                 self.peers[peer as usize].inbound.rx = Some(rx);
                 moved
             }
             Err(broken) => {
-                let done = self.done.len();
                 self.close(peer, broken);
                 // Who leaves is no sign of life for what goes on between others. But the end of a connection is news of its own:
                 // in a host, leaving is heard of first.
