@@ -144,6 +144,8 @@ def worker(rank, queue, raises):
 @pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_ranks_that_multiprocessing_starts_leave_when_they_end(method, raises):
+    with arx.init(rank=0, world_size=1):
+        pass  # what their parent has been before is no matter
     context = multiprocessing.get_context(method)
     queue = context.Queue()
     ranks = [context.Process(target=worker, args=(rank, queue, raises)) for rank in range(2)]

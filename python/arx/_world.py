@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _place: Place | None = None
 _joined: Counter[str] = Counter()
 _registered = False
+_worker: int | None = None  # the process of multiprocessing that tells the others when it ends
 
 
 def init(
@@ -248,17 +249,18 @@ def _tuned() -> str | None:
 
 
 def _register() -> None:
-    global _registered
+    global _registered, _worker
     if not _registered:
         _registered = True
         atexit.register(_at_exit)
-        starter = sys.modules.get("multiprocessing.process")
-        if starter is not None and starter.parent_process() is not None:
-            # It runs nothing that was registered above.
-            from multiprocessing import util
-
-            util.Finalize(None, _at_end_of_worker, exitpriority=0)
         os.register_at_fork(after_in_child=_after_fork_in_child)
+    starter = sys.modules.get("multiprocessing.process")
+    if starter is not None and starter.parent_process() is not None and _worker != os.getpid():
+        # It runs nothing that is registered above, and forgets what its parent has registered here.
+        from multiprocessing import util
+
+        _worker = os.getpid()
+        util.Finalize(None, _at_end_of_worker, exitpriority=0)
 
 
 def _at_exit() -> None:
